@@ -1,0 +1,467 @@
+"""A run's configuration: frozen, keyword-only, a title, unit and help on every field.
+
+The form, the recipe file, the command line and the trainer all read these types; nothing else
+says what a run can be. Imports neither torch, numpy nor Qt. `config_check` turns plain data into
+a `RunConfig` or into a list of problems; `recipe` reads and writes files.
+
+`Meta(title=…)` is the field's label, `description` its help, `extra["unit"]` its unit,
+`extra["advanced"]` hides it behind *More*, `extra["path"]` is "file", "folder" or "any".
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+LARGEST: Final = 1_000_000
+"""Upper bound for counts that a person types; beyond it a number is a slip."""
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the recipe."""
+
+
+Count: TypeAlias = Annotated[int, Meta(ge=1, le=LARGEST)]
+Samples: TypeAlias = Annotated[int, Meta(ge=1, le=10**15)]
+Positive: TypeAlias = Annotated[float, Meta(gt=0, le=1e12)]
+Fraction: TypeAlias = Annotated[float, Meta(gt=0, lt=1)]
+
+
+class RunSection(Section, frozen=True, kw_only=True):
+    """What runs, where, how long."""
+
+    name: Annotated[
+        str, Meta(title="Name", description="Shown in lists; the recipe's name when empty.", max_length=100)
+    ] = ""
+    seed: Annotated[
+        int,
+        Meta(title="Seed", description="Every random number of the run comes from it.", ge=0, le=2**63 - 1),
+    ] = 0
+    device: Annotated[
+        str,
+        Meta(
+            title="Device",
+            description="auto takes the first GPU, else Apple's mps, else the CPU; cuda:1 is the second GPU.",
+            pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$",
+            examples=["auto", "cpu", "cuda", "cuda:1", "mps"],
+        ),
+    ] = "auto"
+    devices: Annotated[
+        int, Meta(title="Devices", description="One for now.", ge=1, le=1, extra={"advanced": True})
+    ] = 1
+    precision: Annotated[
+        Literal["auto", "fp32", "bf16", "fp16"],
+        Meta(
+            title="Precision",
+            description="Of the forward pass; gradients always accumulate in fp32. "
+            "auto: bf16 on a GPU that has it, else fp32.",
+        ),
+    ] = "auto"
+    deterministic: Annotated[
+        bool,
+        Meta(
+            title="Deterministic",
+            description="Only kernels that give the same bits each time; slower on a GPU.",
+            extra={"advanced": True},
+        ),
+    ] = False
+    compile: Annotated[
+        bool,
+        Meta(
+            title="torch.compile",
+            description="Compile the model; the first steps take longer.",
+            extra={"advanced": True},
+        ),
+    ] = False
+    epochs: Annotated[
+        Count | None,
+        Meta(title="Epochs", description="Passes over the training data.", extra={"unit": "epochs"}),
+    ] = None
+    max_samples: Annotated[
+        Samples | None,
+        Meta(title="Samples", description="Stop after so many samples.", extra={"unit": "samples"}),
+    ] = None
+    max_optimizer_steps: Annotated[
+        Samples | None,
+        Meta(
+            title="Optimizer steps",
+            description="Stop after so many applied updates.",
+            extra={"unit": "steps"},
+        ),
+    ] = None
+    gradient_norm_every: Annotated[
+        int,
+        Meta(
+            title="Micro-batch norms",
+            description="Measure each micro-batch's gradient norm in every so-many-th window; 0 is never.",
+            ge=0,
+            le=LARGEST,
+            extra={"unit": "windows", "advanced": True},
+        ),
+    ] = 16
+    readings_every_s: Annotated[
+        float,
+        Meta(
+            title="Readings",
+            description="How often memory, power and utilisation are read.",
+            ge=0.05,
+            le=3600,
+            extra={"unit": "s", "advanced": True},
+        ),
+    ] = 0.5
+
+
+class AccumulationPoint(Section, frozen=True, kw_only=True):
+    """From this sample on, this many micro-batches a window."""
+
+    from_sample: Annotated[int, Meta(title="From sample", ge=0, le=10**15, extra={"unit": "samples"})]
+    steps: Annotated[int, Meta(title="N", ge=1, le=LARGEST)]
+
+
+class AccumulationSection(Section, frozen=True, kw_only=True):
+    """How gradients of micro-batches become one update."""
+
+    micro_batch_size: Annotated[
+        int,
+        Meta(
+            title="Micro-batch size",
+            description="Samples in memory at once.",
+            ge=1,
+            le=LARGEST,
+            extra={"unit": "samples"},
+        ),
+    ] = 8
+    gradient_accumulation_steps: Annotated[
+        Count | None,
+        Meta(
+            title="Accumulation steps N",
+            description="Micro-batches whose gradients are summed before one optimizer step.",
+            extra={"unit": "micro-batches"},
+        ),
+    ] = None
+    effective_batch_size: Annotated[
+        Samples | None,
+        Meta(
+            title="Effective batch",
+            description="May be given instead of N: then N = effective batch / (micro-batch x world).",
+            extra={"unit": "samples"},
+        ),
+    ] = None
+    normalization: Annotated[
+        Literal["tokens", "samples"],
+        Meta(
+            title="Loss normalization",
+            description="tokens: each valid token weighs the same; samples: each sample does.",
+        ),
+    ] = "tokens"
+    tail: Annotated[
+        Literal["step", "carry", "drop"],
+        Meta(
+            title="Last window of an epoch",
+            description="When fewer than N micro-batches are left: step over their own weight, "
+            "carry on into the next epoch, or drop them.",
+        ),
+    ] = "step"
+    schedule: Annotated[
+        tuple[AccumulationPoint, ...],
+        Meta(
+            title="Schedule of N",
+            description="N by samples consumed; empty is constant.",
+            extra={"advanced": True},
+        ),
+    ] = ()
+    non_finite: Annotated[
+        Literal["skip", "drop", "halt"],
+        Meta(
+            title="NaN or infinity",
+            description="skip the update; drop the micro-batch and replay the window without it; or halt.",
+        ),
+    ] = "skip"
+    gradient_dtype: Annotated[
+        Literal["fp32", "parameter"],
+        Meta(
+            title="Gradient buffers",
+            description="fp32 is exact; the parameter's own type saves memory and is inexact in bf16 and fp16.",
+            extra={"advanced": True},
+        ),
+    ] = "fp32"
+
+
+class OptimizerSection(Section, frozen=True, kw_only=True):
+    """The update, once a window."""
+
+    name: Annotated[
+        Literal["adamw", "sgd"],
+        Meta(title="Optimizer", description="Fused where the device has it."),
+    ] = "adamw"
+    learning_rate: Annotated[
+        float, Meta(title="Learning rate", description="Peak, after warm-up.", ge=0, le=1e6)
+    ] = 1e-3
+    weight_decay: Annotated[
+        float,
+        Meta(
+            title="Weight decay",
+            description="Once an optimizer step; built-in kinds leave norms and biases out.",
+            ge=0,
+            le=1e6,
+        ),
+    ] = 0.0
+    betas: Annotated[
+        tuple[Annotated[float, Meta(ge=0, lt=1)], Annotated[float, Meta(ge=0, lt=1)]],
+        Meta(title="Betas", description="Adam's decay of the mean and of the mean square."),
+    ] = (0.9, 0.95)
+    eps: Annotated[float, Meta(title="Epsilon", gt=0, le=1, extra={"advanced": True})] = 1e-8
+    momentum: Annotated[float, Meta(title="Momentum", description="SGD only.", ge=0, lt=1)] = 0.0
+    nesterov: Annotated[
+        bool, Meta(title="Nesterov", description="SGD with momentum only.", extra={"advanced": True})
+    ] = False
+    max_grad_norm: Annotated[
+        Positive | None,
+        Meta(
+            title="Clip gradient norm",
+            description="After averaging over the window, before the step; empty is no clipping.",
+        ),
+    ] = None
+    ema_decay: Annotated[
+        Fraction | None,
+        Meta(
+            title="EMA of the weights",
+            description="Decay per optimizer step; empty is none. Evaluation uses the average.",
+            extra={"advanced": True},
+        ),
+    ] = None
+
+
+class ScheduleSection(Section, frozen=True, kw_only=True):
+    """The learning rate over samples consumed, so N bends no curve."""
+
+    kind: Annotated[Literal["constant", "cosine", "linear"], Meta(title="Schedule")] = "constant"
+    samples: Annotated[
+        Samples | None,
+        Meta(
+            title="Horizon",
+            description="Where the curve ends; empty: the run's own length.",
+            extra={"unit": "samples"},
+        ),
+    ] = None
+    warmup_samples: Annotated[
+        int,
+        Meta(
+            title="Warm-up",
+            description="Samples over which the learning rate rises from 0.",
+            ge=0,
+            le=10**15,
+            extra={"unit": "samples"},
+        ),
+    ] = 0
+    final_ratio: Annotated[
+        float,
+        Meta(title="Final ratio", description="Learning rate at the end over its peak.", ge=0, le=1),
+    ] = 0.1
+
+
+class CheckpointSection(Section, frozen=True, kw_only=True):
+    """When the run is saved; always on window borders, and at a stop and at the end."""
+
+    every_minutes: Annotated[
+        Positive | None,
+        Meta(title="Every", description="Minutes between checkpoints.", extra={"unit": "min"}),
+    ] = None
+    every_samples: Annotated[
+        Samples | None,
+        Meta(title="Every", description="Samples between checkpoints.", extra={"unit": "samples"}),
+    ] = None
+    keep: Annotated[
+        int, Meta(title="Keep", description="Newest checkpoints that stay on disk.", ge=1, le=10_000)
+    ] = 3
+
+
+class EvaluationSection(Section, frozen=True, kw_only=True):
+    """Validation loss on data the run does not train on."""
+
+    every_samples: Annotated[
+        Samples | None,
+        Meta(title="Every", description="Empty is never.", extra={"unit": "samples"}),
+    ] = None
+    max_samples: Annotated[
+        Samples | None,
+        Meta(
+            title="At most",
+            description="Samples an evaluation reads; empty is all.",
+            extra={"unit": "samples"},
+        ),
+    ] = None
+
+
+class TargetsSection(Section, frozen=True, kw_only=True):
+    """What the run shall reach, stated before it starts; drawn on the charts and judged."""
+
+    peak_memory: Annotated[
+        Positive | None, Meta(title="Peak memory", description="At most.", extra={"unit": "GiB"})
+    ] = None
+    step_time: Annotated[
+        Positive | None, Meta(title="Step time", description="At most, median.", extra={"unit": "s"})
+    ] = None
+    throughput: Annotated[
+        Positive | None,
+        Meta(title="Throughput", description="At least, median.", extra={"unit": "samples/s"}),
+    ] = None
+    validation_loss: Annotated[
+        float | None, Meta(title="Validation loss", description="At most, at the end.")
+    ] = None
+    cost: Annotated[
+        Positive | None,
+        Meta(title="Energy", description="At most, for the whole run.", extra={"unit": "kWh"}),
+    ] = None
+
+
+# ------------------------------------------------------------------------ tasks and their data
+
+
+class LanguageModelTask(Section, frozen=True, kw_only=True):
+    """A byte-level GPT trained from scratch on text."""
+
+    kind: Literal["language-model"] = "language-model"
+    context_length: Annotated[
+        int,
+        Meta(title="Context length", description="Bytes a sample.", ge=2, le=65_536, extra={"unit": "bytes"}),
+    ] = 128
+    layers: Annotated[int, Meta(title="Layers", ge=1, le=1000)] = 4
+    width: Annotated[int, Meta(title="Width", description="A multiple of the heads.", ge=1, le=65_536)] = 128
+    heads: Annotated[int, Meta(title="Heads", ge=1, le=1024)] = 4
+    dropout: Annotated[float, Meta(title="Dropout", ge=0, lt=1)] = 0.0
+    activation_checkpointing: Annotated[
+        bool,
+        Meta(
+            title="Activation checkpointing",
+            description="Recompute activations in the backward: less memory, about a third more time.",
+            extra={"advanced": True},
+        ),
+    ] = False
+
+
+class LanguageModelData(Section, frozen=True, kw_only=True):
+    """Text files, cut into samples of one context each, split by file."""
+
+    path: Annotated[
+        str,
+        Meta(
+            title="Text",
+            description="A file or folder of text; empty is the Python standard library's own source.",
+            extra={"path": "any"},
+        ),
+    ] = ""
+    pattern: Annotated[str, Meta(title="Files", description="Which files of a folder.", min_length=1)] = (
+        "*.py, *.txt, *.md, *.rst, *.jsonl, *.csv, *.tex, *.html, *.xml, *.json, *.c, *.h, *.cpp, *.js, *.ts, *.rs, *.go, *.java"
+    )
+    validation_fraction: Annotated[
+        float, Meta(title="Held out", description="Share of the text, by file.", gt=0, lt=1)
+    ] = 0.05
+    shuffle: Annotated[bool, Meta(title="Shuffle", description="A new order each epoch.")] = True
+    num_workers: Annotated[
+        int,
+        Meta(
+            title="Loader workers",
+            description="Processes that prepare samples; 0 is the trainer itself.",
+            ge=0,
+            le=256,
+        ),
+    ] = 0
+
+
+class CustomTask(Section, frozen=True, kw_only=True):
+    """Your own code: an object with model, datasets and loss (see "Bring your own" in the README)."""
+
+    kind: Literal["custom"] = "custom"
+    entry: Annotated[
+        str,
+        Meta(
+            title="Entry",
+            description="module:object, found beside the recipe.",
+            pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$",
+            examples=["my_task:Task"],
+        ),
+    ]
+    options: Annotated[
+        dict[str, Any],
+        Meta(title="Options", description="Keyword arguments of the entry, as TOML."),
+    ] = {}
+    activation_checkpointing: Annotated[
+        tuple[str, ...],
+        Meta(
+            title="Checkpointed modules",
+            description="Names of modules whose activations are recomputed, such as layers.0.",
+            extra={"advanced": True},
+        ),
+    ] = ()
+
+
+class CustomData(Section, frozen=True, kw_only=True):
+    """How the task's own datasets are read."""
+
+    shuffle: Annotated[bool, Meta(title="Shuffle", description="A new order each epoch.")] = True
+    num_workers: Annotated[
+        int,
+        Meta(
+            title="Loader workers",
+            description="Processes that prepare samples; 0 is the trainer itself.",
+            ge=0,
+            le=256,
+        ),
+    ] = 0
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of task: what its two tables hold, and what it needs installed."""
+
+    title: str
+    task: type[Section]
+    data: type[Section]
+    requires: tuple[str, ...] = ()
+    """Modules that the chosen interpreter must have."""
+    extra: str = ""
+    """The extra that installs them: gradacc[extra]."""
+
+
+KINDS: Final[dict[str, Kind]] = {
+    "language-model": Kind(title="Language model, bytes", task=LanguageModelTask, data=LanguageModelData),
+    "custom": Kind(title="Your own code", task=CustomTask, data=CustomData),
+}
+
+
+class RunConfig(Section, frozen=True, kw_only=True):
+    """Everything a run is asked to be. `task` and `data` are those of the kind (`KINDS`)."""
+
+    run: RunSection = RunSection()
+    task: Section = LanguageModelTask()
+    data: Section = LanguageModelData()
+    accumulation: AccumulationSection = AccumulationSection(gradient_accumulation_steps=4)
+    optimizer: OptimizerSection = OptimizerSection()
+    schedule: ScheduleSection = ScheduleSection()
+    checkpoint: CheckpointSection = CheckpointSection()
+    evaluation: EvaluationSection = EvaluationSection()
+    targets: TargetsSection = TargetsSection()
+
+    @property
+    def kind(self) -> str:
+        """The task's kind, a key of `KINDS`."""
+        kind: str = self.task.kind  # type: ignore[attr-defined]  # every task section has one
+        return kind
+
+    @property
+    def accumulation_steps(self) -> int:
+        """N at sample 0, derived from the effective batch where that is what was given."""
+        asked = self.accumulation
+        if asked.schedule and asked.schedule[0].from_sample == 0:
+            return asked.schedule[0].steps
+        if asked.gradient_accumulation_steps is not None:
+            return asked.gradient_accumulation_steps
+        assert asked.effective_batch_size is not None  # config_check has seen to it
+        return asked.effective_batch_size // (asked.micro_batch_size * self.run.devices)
+
+    @property
+    def effective_batch(self) -> int:
+        """micro_batch_size x N x world, in samples."""
+        return self.accumulation.micro_batch_size * self.accumulation_steps * self.run.devices

@@ -1,0 +1,495 @@
+"""What the trainer and its readers say to each other: events out, commands in.
+
+Events are frozen and hold numbers, short text and paths, never tensors. An event is either a
+*measurement* (many, one table each in the journal, may be lost when the disk fails) or a *fact*
+(few, never lost). Commands ask; facts answer. Units are part of a field's name.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import msgspec
+
+Scalar: TypeAlias = str | int | float | bool | None
+"""What a reason's values may hold: words are made from them in the window, in its language."""
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Anything the journal holds."""
+
+
+# ------------------------------------------------------------------------------- measurements
+
+
+class MicroBatchMeasured(Event, frozen=True, kw_only=True):
+    """One forward and backward of one micro-batch."""
+
+    step: int
+    """The window of micro-batches (optimizer step) this belongs to, from 1."""
+    index: int
+    """Place in the window, from 0."""
+    samples: int
+    tokens: int
+    weight: float
+    """Denominator this micro-batch brings (valid tokens, samples, or class weights)."""
+    loss: float | None
+    """Mean over its own weight; None when the weight is 0."""
+    gradient_norm: float | None
+    """L2 norm of the gradient of its own mean loss; None when not sampled."""
+    duration_s: float
+    samples_seen: int
+    """Samples consumed by the run at this micro-batch's end."""
+    tokens_seen: int
+
+
+class OptimizerStepMeasured(Event, frozen=True, kw_only=True):
+    """One whole window of micro-batches, and the optimizer step that closed it."""
+
+    step: int
+    """Windows so far, from 1; a skipped window counts."""
+    updates: int
+    """Windows so far whose update was applied."""
+    accumulation_steps: int
+    """N that was asked for this window."""
+    micro_batches: int
+    """Micro-batches the window had: fewer than N at an epoch's end, more after a split."""
+    micro_batch_size: int
+    samples: int
+    tokens: int
+    weight: float
+    """D: the window's denominator over all micro-batches and ranks."""
+    loss: float | None
+    """The window's loss: sum of weighted losses over D; None when D is 0."""
+    gradient_norm: float | None
+    """L2 norm of the window's mean gradient, before clipping."""
+    learning_rate: float
+    samples_seen: int
+    tokens_seen: int
+    duration_s: float
+    data_wait_s: float
+    """Part of `duration_s` that waited for the data loader."""
+    samples_per_s: float
+    tokens_per_s: float
+    loss_scale: float | None
+    """fp16 only."""
+    skipped: str
+    """Empty when the update was applied, else why not: empty | non-finite | loss-scale."""
+
+
+class DeviceSampled(Event, frozen=True, kw_only=True):
+    """One reading of one accelerator. None is unknown, never 0; `Warned` has said why."""
+
+    device: int
+    """Index as the trainer's torch sees it."""
+    memory_used_bytes: int | None
+    memory_reserved_bytes: int | None
+    memory_total_bytes: int | None
+    process_memory_bytes: int | None
+    """What the driver says this process holds."""
+    torch_allocated_bytes: int | None
+    torch_reserved_bytes: int | None
+    torch_allocated_peak_bytes: int | None
+    torch_reserved_peak_bytes: int | None
+    utilization_percent: float | None
+    temperature_celsius: float | None
+    power_watts: float | None
+    energy_joules: float | None
+    """Since the run's attempt started."""
+
+
+class HostSampled(Event, frozen=True, kw_only=True):
+    """One reading of the machine and of the trainer's process (with its loader workers)."""
+
+    process_rss_bytes: int | None
+    workers_rss_bytes: int | None
+    host_memory_used_bytes: int | None
+    host_memory_total_bytes: int | None
+    process_cpu_percent: float | None
+    """100 is one whole core."""
+    host_cpu_percent: float | None
+
+
+class EvaluationMeasured(Event, frozen=True, kw_only=True):
+    """One pass over (part of) the validation data."""
+
+    step: int
+    samples_seen: int
+    tokens_seen: int
+    loss: float | None
+    metrics: dict[str, float]
+    samples: int
+    duration_s: float
+
+
+Measurement: TypeAlias = (
+    MicroBatchMeasured | OptimizerStepMeasured | DeviceSampled | HostSampled | EvaluationMeasured
+)
+
+# -------------------------------------------------------------------------------------- facts
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """An accelerator (or the CPU) that a run uses."""
+
+    index: int
+    kind: Literal["cpu", "cuda", "mps"]
+    name: str
+    uuid: str = ""
+    memory_total_bytes: int | None = None
+
+
+class PhaseEntered(Event, frozen=True, kw_only=True):
+    """What the trainer does now, for people who wait."""
+
+    phase: Literal[
+        "importing-torch",
+        "reading-data",
+        "building-model",
+        "restoring-checkpoint",
+        "compiling",
+        "training",
+        "evaluating",
+        "saving",
+    ]
+
+
+class RunStarted(Event, frozen=True, kw_only=True):
+    """An attempt is ready to train. It supersedes earlier attempts' rows after `from_step`."""
+
+    name: str
+    pid: int
+    host: str
+    versions: dict[str, str]
+    """python, torch, gradacc, and what the task's kind adds."""
+    commit: str
+    """Of the source folder's git checkout, "-dirty" appended; empty when there is none."""
+    devices: tuple[Device, ...]
+    precision: Literal["fp32", "bf16", "fp16"]
+    parameters: int
+    micro_batch_size: int
+    accumulation_steps: int
+    world_size: int
+    horizon_samples: int | None
+    """Where the schedule ends, in samples; fixed for the whole run."""
+    max_samples: int | None
+    max_optimizer_steps: int | None
+    samples_per_epoch: int | None
+    loss_unit: str
+    """What the weight counts: "token" or "sample"."""
+    gradient_norm_every: int
+    """Micro-batch gradient norms are sampled in every so-many-th window; 0 is never."""
+    from_step: int
+    """0, or the step of the checkpoint that this attempt goes on from."""
+    from_samples: int
+    from_tokens: int
+
+
+class CommandAccepted(Event, frozen=True, kw_only=True):
+    """A command will take effect at the start of window `applies_at_step`."""
+
+    command_id: str
+    applies_at_step: int
+
+
+class CommandRefused(Event, frozen=True, kw_only=True):
+    """A command has no effect; `code` says why."""
+
+    command_id: str
+    code: str
+    values: dict[str, Scalar] = {}
+
+
+class AccumulationChanged(Event, frozen=True, kw_only=True):
+    """N is `after` from window `step` on."""
+
+    command_id: str | None
+    step: int
+    before: int
+    after: int
+    asked_by: str
+    """A person's or a program's name; "schedule", "out-of-memory", "replay" for the trainer's own."""
+    asked_at: float
+
+
+class SettingChanged(Event, frozen=True, kw_only=True):
+    """Another setting is `after` from window `step` on. `key` is the recipe's (optimizer.learning_rate)."""
+
+    command_id: str | None
+    step: int
+    key: str
+    before: Scalar
+    after: Scalar
+    asked_by: str
+    asked_at: float
+
+
+class Paused(Event, frozen=True, kw_only=True):
+    """Nothing runs until `Resumed`; the window before `step` + 1 is complete."""
+
+    command_id: str | None
+    step: int
+    samples_seen: int
+
+
+class Resumed(Event, frozen=True, kw_only=True):
+    """A paused run goes on."""
+
+    command_id: str | None
+    step: int
+    samples_seen: int
+
+
+class CheckpointSaved(Event, frozen=True, kw_only=True):
+    """A checkpoint lies on disk, synced. `path` is relative to the run directory."""
+
+    command_id: str | None
+    step: int
+    samples_seen: int
+    path: str
+    size_bytes: int
+    duration_s: float
+
+
+class OutOfMemoryRecovered(Event, frozen=True, kw_only=True):
+    """A window ran out of memory and was replayed in smaller micro-batches; nothing was lost."""
+
+    step: int
+    phase: Literal["forward", "backward", "optimizer"]
+    micro_batch_size_before: int
+    micro_batch_size: int
+    accumulation_steps_before: int
+    accumulation_steps: int
+    effective_batch: int
+    device: str
+
+
+class NonFiniteSeen(Event, frozen=True, kw_only=True):
+    """A loss or gradient was NaN or infinite in window `step`."""
+
+    step: int
+    index: int | None
+    """Micro-batch in the window; None when only the sum is known to be non-finite."""
+    quantity: Literal["loss", "gradient"]
+    value: float
+    policy: Literal["skip", "drop", "halt"]
+    sample_indices: tuple[int, ...]
+    in_a_row: int
+
+
+class RolledBack(Event, frozen=True, kw_only=True):
+    """The run stands again at an earlier checkpoint; rows after `to_step` are superseded."""
+
+    command_id: str | None
+    from_step: int
+    to_step: int
+    to_samples: int
+    to_tokens: int
+
+
+class ArtifactSaved(Event, frozen=True, kw_only=True):
+    """A picture or text that an evaluation made, for people to look at."""
+
+    step: int
+    kind: Literal["image", "text", "table"]
+    path: str
+    """Relative to the run directory."""
+    caption: str
+
+
+class MeasurementsLost(Event, frozen=True, kw_only=True):
+    """Measurements `first` … `last` (sequence numbers) could not be kept while the disk failed."""
+
+    first: int
+    last: int
+
+
+class Warned(Event, frozen=True, kw_only=True):
+    """Something a person should know; worded in the window from `code` and `values`."""
+
+    code: str
+    values: dict[str, Scalar] = {}
+
+
+class RunFinished(Event, frozen=True, kw_only=True):
+    """The attempt reached the run's end."""
+
+    step: int
+    samples_seen: int
+    reason: str
+
+
+class RunStopped(Event, frozen=True, kw_only=True):
+    """The attempt ended early because it was asked to."""
+
+    step: int
+    samples_seen: int
+    reason: str
+
+
+class RunFailed(Event, frozen=True, kw_only=True):
+    """The attempt ended on an error. `reason` is a sentence; `where` is the user's file:line."""
+
+    step: int
+    samples_seen: int
+    reason: str
+    code: str = "error"
+    values: dict[str, Scalar] = {}
+    where: str = ""
+    traceback: str = ""
+
+
+Fact: TypeAlias = (
+    PhaseEntered
+    | RunStarted
+    | CommandAccepted
+    | CommandRefused
+    | AccumulationChanged
+    | SettingChanged
+    | Paused
+    | Resumed
+    | CheckpointSaved
+    | OutOfMemoryRecovered
+    | NonFiniteSeen
+    | RolledBack
+    | ArtifactSaved
+    | MeasurementsLost
+    | Warned
+    | RunFinished
+    | RunStopped
+    | RunFailed
+)
+RunEnded: TypeAlias = RunFinished | RunStopped | RunFailed
+AnyEvent: TypeAlias = Measurement | Fact
+
+MEASUREMENTS: Final[tuple[type[Event], ...]] = get_args(Measurement)
+FACTS: Final[dict[str, type[Event]]] = {fact.__name__: fact for fact in get_args(Fact)}
+
+# ----------------------------------------------------------------------------------- commands
+
+
+def new_command_id() -> str:
+    """A fresh id that sorts by the time it was made."""
+    return f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}"
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
+    """A wish, put into a run's inbox. Every command is answered by exactly one fact at once."""
+
+    id: str = msgspec.field(default_factory=new_command_id)
+    asked_by: str = "someone"
+    asked_at: float = msgspec.field(default_factory=time.time)
+
+
+class SetAccumulation(Command, frozen=True, kw_only=True):
+    """N micro-batches a window, from the next window on; companions only as asked here."""
+
+    steps: int
+    learning_rate_rule: Literal["none", "sqrt", "linear"] = "none"
+    """Multiply the learning rate by 1, sqrt(kappa) or kappa, kappa = new / old effective batch."""
+    scale_beta2: bool = False
+    """beta2 ** kappa, which keeps Adam's half-life in samples."""
+    scale_weight_decay: bool = False
+    """weight_decay * kappa, which keeps the decay per sample."""
+    scale_ema: bool = False
+    """ema_decay ** kappa."""
+
+
+class SetMicroBatchSize(Command, frozen=True, kw_only=True):
+    """Samples a micro-batch; with `keep_effective_batch`, N follows so that b x N stays."""
+
+    size: int
+    keep_effective_batch: bool = True
+
+
+class SetLearningRate(Command, frozen=True, kw_only=True):
+    """A new peak learning rate; the schedule's shape goes on."""
+
+    value: float
+
+
+class SetMaxGradNorm(Command, frozen=True, kw_only=True):
+    """A new clipping bound; None is no clipping."""
+
+    value: float | None
+
+
+class Pause(Command, frozen=True, kw_only=True):
+    """Wait at the next window border."""
+
+
+class Resume(Command, frozen=True, kw_only=True):
+    """Go on after a pause."""
+
+
+class SaveCheckpoint(Command, frozen=True, kw_only=True):
+    """Save at the next window border."""
+
+
+class RollBack(Command, frozen=True, kw_only=True):
+    """Go back to the checkpoint of `step`; None is the last good one."""
+
+    step: int | None = None
+
+
+class Stop(Command, frozen=True, kw_only=True):
+    """End the run: after this window and a checkpoint, or `now`, leaving the window to be replayed."""
+
+    now: bool = False
+
+
+AnyCommand: TypeAlias = (
+    SetAccumulation
+    | SetMicroBatchSize
+    | SetLearningRate
+    | SetMaxGradNorm
+    | Pause
+    | Resume
+    | SaveCheckpoint
+    | RollBack
+    | Stop
+)
+
+# ------------------------------------------------------------------------- records, as read
+
+
+class Record(msgspec.Struct, frozen=True):
+    """An event with its place in the journal."""
+
+    seq: int
+    """From 1, dense over all kinds of event."""
+    attempt: int
+    """From 1."""
+    at: float
+    """Seconds since the epoch."""
+    event: AnyEvent
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401 - any field's value
+    """`value` for JSON: non-finite floats become "NaN", "Infinity", "-Infinity"."""
+    match value:
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case Mapping():
+            return {key: plain(entry) for key, entry in value.items()}
+        case list() | tuple():
+            return [plain(entry) for entry in value]
+        case msgspec.Struct():
+            return plain(msgspec.structs.asdict(value))
+        case _:
+            return value
+
+
+def record_json(record: Record) -> bytes:
+    """One line of `--json` output, without the newline."""
+    head = {
+        "type": type(record.event).__name__,
+        "seq": record.seq,
+        "attempt": record.attempt,
+        "at": record.at,
+    }
+    return msgspec.json.encode(head | plain(record.event))
