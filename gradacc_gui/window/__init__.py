@@ -1,0 +1,1 @@
+"""The application window: its pages, its header, and what steers a run."""
