@@ -1,0 +1,398 @@
+"""From plain data to a `RunConfig`, or to every problem in it: key, value, what would be right.
+
+Nothing is half accepted: wrong types, unknown keys, blanks, decimals where a whole number is meant
+and values out of bounds are each a sentence, with the nearest known name where a name is wrong.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+import reprlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+import msgspec.inspect as inspect
+
+from trainer_backend.config import KINDS, RunConfig, Section
+
+RECIPE_VERSION: Final = 1
+RENAMED: Final[dict[str, str]] = {
+    "accumulation.accumulation_steps": "accumulation.gradient_accumulation_steps",
+    "accumulation.batch_size": "accumulation.micro_batch_size",
+    "optimizer.lr": "optimizer.learning_rate",
+    "optimizer.clip": "optimizer.max_grad_norm",
+}
+"""Keys of recipes before version 1, and what they are called now."""
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """One fault: the key's path, the value, and a sentence that says what would be right."""
+
+    path: str
+    value: Any
+    message: str
+
+
+def check(data: Mapping[str, Any]) -> RunConfig | list[Problem]:
+    """Check a whole recipe's data. A version key is taken; older versions are brought up to date."""
+    tables = dict(data)
+    problems = _take_version(tables)
+    if problems:
+        return problems
+    task = tables.get("task", {"kind": "language-model"})
+    kind_name = task.get("kind", "language-model") if isinstance(task, Mapping) else None
+    kind = KINDS.get(kind_name) if isinstance(kind_name, str) else None
+    if isinstance(task, Mapping) and kind is None:
+        problems.append(Problem("task.kind", kind_name, _not_one_of("task.kind", kind_name, list(KINDS))))
+    known: dict[str, type[Section] | None] = section_types(kind_name if kind else None)
+    sections: dict[str, Section] = {}
+    for name, table in tables.items():
+        if name not in known:
+            problems.append(Problem(name, table, _unknown(name, name, [*known, "recipe_version"])))
+            continue
+        section = known[name]
+        if section is None:
+            continue
+        if not isinstance(table, Mapping):
+            message = f"{name} = {show(table)} is not a table. Write [{name}] and its keys below it."
+            problems.append(Problem(name, table, message))
+            continue
+        checked = check_section(name, table, section)
+        if isinstance(checked, Section):
+            sections[name] = checked
+        else:
+            problems += checked
+    for name in ("task", "data"):
+        if name not in tables and (section := known[name]) is not None:
+            checked = check_section(name, {}, section)
+            if isinstance(checked, Section):
+                sections[name] = checked
+            else:
+                problems += checked
+    if problems:
+        return problems
+    config = RunConfig(**sections)  # type: ignore[arg-type]  # by name, each of its own section
+    return _across(config, tables) or config
+
+
+def _take_version(tables: dict[str, Any]) -> list[Problem]:
+    version = tables.pop("recipe_version", RECIPE_VERSION)
+    path = "recipe_version"
+    if not isinstance(version, int) or isinstance(version, bool) or version < 0:
+        message = (
+            f"{path} = {show(version)} is not a recipe version. Leave it out, or write {RECIPE_VERSION}."
+        )
+        return [Problem(path, version, message)]
+    if version > RECIPE_VERSION:
+        message = (
+            f"{path} = {version} was written by a newer gradacc; this one reads up to {RECIPE_VERSION}."
+            " Update gradacc, or take the key away and check the recipe yourself."
+        )
+        return [Problem(path, version, message)]
+    if version < RECIPE_VERSION:
+        _bring_up_to_date(tables)
+    return []
+
+
+def _bring_up_to_date(tables: dict[str, Any]) -> None:
+    for old, new in RENAMED.items():
+        section, _, key = old.partition(".")
+        table = tables.get(section)
+        if isinstance(table, Mapping) and key in table:
+            table = dict(table)
+            table.setdefault(new.partition(".")[2], table.pop(key))
+            tables[section] = table
+
+
+def section_types(kind: str | None) -> dict[str, type[Section] | None]:
+    """The recipe's tables and their types; None for task and data while the kind is not known."""
+    hints = {field.name: field.type for field in msgspec.structs.fields(RunConfig)}
+    chosen = KINDS.get(kind) if kind else None
+    hints["task"] = chosen.task if chosen else None
+    hints["data"] = chosen.data if chosen else None
+    return hints
+
+
+def check_section(name: str, table: Mapping[str, Any], section: type[Section]) -> Section | list[Problem]:
+    """Check one table against its type."""
+    problems: list[Problem] = []
+    known = fields(section)
+    for key, value in table.items():
+        path = f"{name}.{key}"
+        if key not in known:
+            problems.append(Problem(path, value, _unknown(path, key, list(known))))
+        elif (problem := check_value(path, value, known[key])) is not None:
+            problems.append(problem)
+    problems += [
+        Problem(f"{name}.{key}", None, f"{name}.{key} is missing. {_wanted(field.type)}")
+        for key, field in known.items()
+        if field.required and key not in table
+    ]
+    if problems:
+        return problems
+    return msgspec.convert(dict(table), section)
+
+
+@functools.cache
+def fields(section: type[Section]) -> dict[str, inspect.Field]:
+    """A section's fields by name, as msgspec sees them."""
+    info = inspect.type_info(section)
+    assert isinstance(info, inspect.StructType)
+    return {field.encode_name: field for field in info.fields}
+
+
+def check_value(path: str, value: Any, field: inspect.Field) -> Problem | None:  # noqa: ANN401 - plain data
+    """Check one value of one field, as a recipe (or a form) holds it."""
+    if (isinstance(value, str) and not value.strip() and value) or (
+        value == "" and not _takes_blank(field.type)
+    ):
+        return Problem(path, value, f"{path} is blank. {_wanted(field.type)}")
+    try:
+        msgspec.convert({"value": value}, _one_field(field))
+    except msgspec.ValidationError as error:
+        found = re.search(r"`\$\.value(.*)`$", str(error))
+        place = path + (re.sub(r"\[\.\.\.\]", "", found[1]) if found else "")
+        inner = _inner_unknown(str(error), place)
+        return Problem(path, value, inner or f"{place} = {show(value)} is not right. {_wanted(field.type)}")
+    return None
+
+
+def _inner_unknown(error: str, place: str) -> str:
+    found = re.search(r"unknown field `(\w+)`", error) or re.search(r"missing required field `(\w+)`", error)
+    if not found:
+        return ""
+    if "missing" in error:
+        return f"{place}.{found[1]} is missing. Give each entry all of its keys."
+    return f"{place}.{found[1]} is not a key. Take it away."
+
+
+_types: dict[int, type] = {}
+
+
+def _one_field(field: inspect.Field) -> type:
+    """A struct with this one field, by the annotation that the config has."""
+    found = _types.get(id(field))
+    if found is None:
+        found = msgspec.defstruct("One", [("value", _annotations()[id(field)])])
+        _types[id(field)] = found
+    return found
+
+
+@functools.cache
+def _annotations() -> dict[int, Any]:
+    sections = [kind for kind in section_types(None).values() if kind is not None]
+    sections += [part for kind in KINDS.values() for part in (kind.task, kind.data)]
+    annotations = {}
+    for section in dict.fromkeys(sections):
+        hints = {entry.encode_name: entry.type for entry in msgspec.structs.fields(section)}
+        annotations |= {id(field): hints[name] for name, field in fields(section).items()}
+    return annotations
+
+
+def _takes_blank(kind: inspect.Type) -> bool:
+    kind = bare(kind)
+    return isinstance(kind, inspect.StrType) and not kind.min_length and kind.pattern is None
+
+
+def bare(kind: inspect.Type) -> inspect.Type:
+    """A type without its metadata and without None."""
+    while True:
+        if isinstance(kind, inspect.Metadata):
+            kind = kind.type
+        elif isinstance(kind, inspect.UnionType) and len(kind.types) == 2:  # noqa: PLR2004 - X | None
+            others = [part for part in kind.types if not isinstance(part, inspect.NoneType)]
+            if len(others) != 1:
+                return kind
+            kind = others[0]
+        else:
+            return kind
+
+
+def metadata(kind: inspect.Type) -> tuple[str, str, dict[str, Any], list[Any]]:
+    """A field's title, help, extra (unit, advanced, path) and examples."""
+    if not isinstance(kind, inspect.Metadata):
+        return "", "", {}, []
+    schema = kind.extra_json_schema or {}
+    return (
+        schema.get("title", ""),
+        schema.get("description", ""),
+        kind.extra or {},
+        schema.get("examples", []),
+    )
+
+
+def _wanted(kind: inspect.Type) -> str:
+    """A sentence that says what a field takes."""
+    examples = metadata(kind)[3]
+    kind = bare(kind)
+    match kind:
+        case inspect.IntType():
+            return f"It must be a whole number{_bounds(kind)}."
+        case inspect.FloatType():
+            return f"It must be a number{_bounds(kind)}."
+        case inspect.BoolType():
+            return "It must be true or false."
+        case inspect.LiteralType():
+            return f"It must be one of {', '.join(map(str, kind.values))}."
+        case inspect.StrType() if examples:
+            return f"It must look like one of {', '.join(map(str, examples))}."
+        case inspect.StrType():
+            return "It must be text" + (
+                f" of at most {kind.max_length} characters." if kind.max_length else "."
+            )
+        case inspect.TupleType():
+            return f"It must be a list of {len(kind.item_types)} numbers: {_wanted(kind.item_types[0])}"
+        case inspect.VarTupleType():
+            return _wanted_list(kind.item_type)
+        case inspect.DictType():
+            return "It must be a table of keys and values."
+        case _:
+            return "See the recipe format in the README."
+
+
+def _wanted_list(item: inspect.Type) -> str:
+    item = bare(item)
+    if isinstance(item, inspect.StructType):
+        keys = "; ".join(f"{field.encode_name}: {_wanted(field.type)}" for field in item.fields)
+        return f"It must be a list of tables with {keys}"
+    return "It must be a list of texts."
+
+
+def _bounds(kind: inspect.IntType | inspect.FloatType) -> str:
+    low = kind.ge if kind.ge is not None else kind.gt
+    high = kind.le if kind.le is not None else kind.lt
+    above = "" if kind.gt is None else "above "
+    below = "" if kind.lt is None else "below "
+    if low is not None and high is not None:
+        if not above and not below:
+            return f" from {low:,} to {high:,}"
+        return f" {above or 'from '}{low:,} {'and ' + below if below else 'to '}{high:,}"
+    if low is not None:
+        return f" {above or 'from '}{low:,}" + ("" if above else " up")
+    return f" {below or 'up to '}{high:,}" if high is not None else ""
+
+
+def show(value: Any) -> str:  # noqa: ANN401 - plain data
+    """A value as TOML would show it, cut short."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{reprlib.repr(value)[1:-1]}"' if isinstance(value, str) else reprlib.repr(value)
+
+
+def _unknown(path: str, name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"Did you mean {near[0]}?" if near else f"Known here: {', '.join(sorted(known))}."
+    return f"{path} is not a key of a recipe. {hint}"
+
+
+def _not_one_of(path: str, value: Any, known: list[str]) -> str:  # noqa: ANN401 - plain data
+    near = difflib.get_close_matches(str(value), known, n=1, cutoff=0.5)
+    hint = f"Did you mean {near[0]}? " if near else ""
+    return f"{path} = {show(value)} is not right. {hint}It must be one of {', '.join(known)}."
+
+
+# --------------------------------------------------------------------- rules across keys
+
+
+def _across(config: RunConfig, tables: Mapping[str, Any]) -> list[Problem]:
+    return [
+        *_length(config),
+        *_steps(config),
+        *_schedule(config),
+        *_checkpoints(config),
+        *_kind_rules(config, tables),
+    ]
+
+
+def _length(config: RunConfig) -> list[Problem]:
+    names = ("epochs", "max_samples", "max_optimizer_steps")
+    given = [name for name in names if getattr(config.run, name) is not None]
+    if len(given) == 1:
+        return []
+    if not given:
+        message = (
+            "run says nowhere how long to train. Give one of run.epochs, run.max_samples,"
+            " run.max_optimizer_steps."
+        )
+        return [Problem("run.epochs", None, message)]
+    message = f"run.{' and run.'.join(given)} are both given. Keep one of them."
+    return [Problem(f"run.{given[-1]}", getattr(config.run, given[-1]), message)]
+
+
+def _steps(config: RunConfig) -> list[Problem]:
+    asked = config.accumulation
+    path, value = "accumulation.effective_batch_size", asked.effective_batch_size
+    problems = []
+    if value is not None and asked.gradient_accumulation_steps is not None:
+        message = (
+            f"accumulation.gradient_accumulation_steps = {asked.gradient_accumulation_steps} and"
+            f" accumulation.effective_batch_size = {value} are both given. Keep one: the other follows."
+        )
+        return [Problem(path, value, message)]
+    if value is None and asked.gradient_accumulation_steps is None and not asked.schedule:
+        path = "accumulation.gradient_accumulation_steps"
+        message = f"{path} is missing. Give N (4, say), or accumulation.effective_batch_size."
+        return [Problem(path, None, message)]
+    one = asked.micro_batch_size * config.run.devices
+    if value is not None and value % one:
+        lower, upper = value // one * one, -(-value // one) * one
+        nearest = f"{lower} or {upper}" if lower else str(upper)
+        message = (
+            f"{path} = {value} is not a multiple of micro-batch size x devices = {one}."
+            f" Try {nearest}, or another accumulation.micro_batch_size."
+        )
+        problems.append(Problem(path, value, message))
+    starts = [point.from_sample for point in asked.schedule]
+    if starts != sorted(set(starts)):
+        message = "accumulation.schedule must rise: each from_sample larger than the one before. Sort it."
+        problems.append(Problem("accumulation.schedule", starts, message))
+    elif starts and starts[0] > 0 and asked.gradient_accumulation_steps is None and value is None:
+        message = (
+            f"accumulation.schedule starts at sample {starts[0]}; N before it is not known."
+            " Start it at from_sample = 0, or give accumulation.gradient_accumulation_steps."
+        )
+        problems.append(Problem("accumulation.schedule", starts, message))
+    return problems
+
+
+def _schedule(config: RunConfig) -> list[Problem]:
+    asked, run = config.schedule, config.run
+    horizon = asked.samples or run.max_samples
+    if horizon is None and run.max_optimizer_steps is not None:
+        horizon = run.max_optimizer_steps * config.effective_batch
+    if horizon is not None and asked.warmup_samples > horizon:
+        path = "schedule.warmup_samples"
+        message = (
+            f"{path} = {asked.warmup_samples} is longer than the whole schedule of {horizon} samples."
+            f" Try {max(1, horizon // 20)}."
+        )
+        return [Problem(path, asked.warmup_samples, message)]
+    return []
+
+
+def _checkpoints(config: RunConfig) -> list[Problem]:
+    asked = config.checkpoint
+    if asked.every_minutes is not None and asked.every_samples is not None:
+        message = "checkpoint.every_minutes and checkpoint.every_samples are both given. Keep one of them."
+        return [Problem("checkpoint.every_samples", asked.every_samples, message)]
+    return []
+
+
+def _kind_rules(config: RunConfig, tables: Mapping[str, Any]) -> list[Problem]:
+    del tables
+    problems = []
+    optimizer = config.optimizer
+    if optimizer.nesterov and not optimizer.momentum:
+        message = "optimizer.nesterov = true needs optimizer.momentum above 0. Try 0.9."
+        problems.append(Problem("optimizer.nesterov", True, message))
+    width, heads = getattr(config.task, "width", 0), getattr(config.task, "heads", 1)
+    if width % heads:
+        path = "task.width"
+        message = (
+            f"{path} = {width} is not a multiple of task.heads = {heads}. Try {-(-width // heads) * heads}."
+        )
+        problems.append(Problem(path, width, message))
+    return problems

@@ -1,0 +1,193 @@
+"""Recipes: TOML files that hold a `RunConfig`, opened, edited and saved with their comments kept.
+
+A run directory's recipe.toml has one table more, `[source]`: the folder that relative paths and the
+entry resolve in, and a hash of the entry's source, so that a change is said at Resume.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import tomlkit
+import tomlkit.exceptions
+from tomlkit.toml_document import TOMLDocument
+
+from trainer_backend.config import RunConfig
+from trainer_backend.config_check import Problem, check
+from trainer_backend.errors import UsageError
+
+LARGEST_BYTES: Final = 1024 * 1024
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a recipe came from."""
+
+    folder: str
+    entry_sha256: str = ""
+    recipe: str = ""
+    """The recipe file's own path, for people."""
+
+
+class Recipe(msgspec.Struct, frozen=True):
+    """A recipe that was read: its text with comments, what it says, and where its paths start."""
+
+    document: TOMLDocument
+    config: RunConfig
+    source: Source
+
+    @property
+    def folder(self) -> Path:
+        """What relative paths and the entry resolve in."""
+        return Path(self.source.folder)
+
+
+class RecipeError(UsageError):
+    """A recipe is refused; `problems` has one sentence a fault, and so has the message, one a line."""
+
+    def __init__(self, where: str, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(f"{where}: {problem.message}" for problem in self.problems))
+
+
+def read_document(path: Path) -> TOMLDocument:
+    """A recipe's TOML, with comments. Raises UsageError with a sentence."""
+    try:
+        if path.stat().st_size > LARGEST_BYTES:
+            message = f"{path} is larger than 1 MiB; that is no recipe. Choose a .toml file."
+            raise UsageError(message)
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        message = f"{path} is not text in UTF-8 (byte {error.start}); that is no recipe. Choose a .toml file."
+        raise UsageError(message) from error
+    except OSError as error:
+        message = f"The recipe {path} cannot be read: {error.strerror}. Check the path."
+        raise UsageError(message) from error
+    return parse_document(text, str(path))
+
+
+def parse_document(text: str, where: str = "recipe") -> TOMLDocument:
+    """TOML text with comments kept. Raises UsageError with line and column."""
+    try:
+        # tomllib is the stricter reader and has the better messages; tomlkit keeps the comments.
+        tomllib.loads(text)
+        return tomlkit.parse(text)
+    except (tomllib.TOMLDecodeError, tomlkit.exceptions.TOMLKitError) as error:
+        message = f"{where} is not valid TOML: {error}. Mend that line and open it again."
+        raise UsageError(message) from error
+
+
+def recipe_from_document(document: TOMLDocument, *, folder: Path, where: str = "recipe") -> Recipe:
+    """Check a document. Raises RecipeError with every problem in it."""
+    data: dict[str, Any] = document.unwrap()
+    said = data.pop("source", None)
+    source = Source(folder=str(folder))
+    if isinstance(said, dict) and isinstance(said.get("folder"), str):
+        source = msgspec.convert(said, Source, strict=False)
+    checked = check(data)
+    if not isinstance(checked, RunConfig):
+        raise RecipeError(where, checked)
+    return Recipe(document, checked, source)
+
+
+def load_recipe(path: Path) -> Recipe:
+    """Read and check a recipe file. Raises UsageError."""
+    document = read_document(path)
+    return recipe_from_document(document, folder=path.absolute().parent, where=str(path))
+
+
+def set_value(document: TOMLDocument, key: str, value: Any) -> None:  # noqa: ANN401 - any TOML value
+    """Set `a.b` (or take it away with None), keeping all else as it stands. Raises UsageError."""
+    *tables, name = key.split(".")
+    if not tables or not all((*tables, name)):
+        message = f"{key!r} is no recipe key; keys look like accumulation.micro_batch_size."
+        raise UsageError(message)
+    table: Any = document
+    for part in tables:
+        if part not in table:
+            if value is None:
+                return
+            table[part] = tomlkit.table()
+        table = table[part]
+        if not isinstance(table, dict):
+            message = f"{key!r} is no recipe key: {part} is a value, not a table."
+            raise UsageError(message)
+    if value is None:
+        table.pop(name, None)
+    elif name in table and table[name] == value and type(table[name].unwrap()) is type(value):
+        return
+    else:
+        old = table.get(name)
+        item = tomlkit.item(value)
+        if old is not None and hasattr(old, "trivia"):  # the comment at the line's end stays
+            item.trivia.comment_ws = old.trivia.comment_ws
+            item.trivia.comment = old.trivia.comment
+        table[name] = item
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """`a.b=c` from a command line: the value is TOML, or a bare word as text. Raises UsageError."""
+    key, equals, word = text.partition("=")
+    if not equals:
+        message = f"--set {text}: give it as KEY=VALUE, such as accumulation.micro_batch_size=4."
+        raise UsageError(message)
+    try:
+        value = tomllib.loads(f"value = {word}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = word
+    return key.strip(), value
+
+
+def save_recipe(document: TOMLDocument, path: Path) -> None:
+    """Write a recipe beside and rename it, so that a full disk never costs the old one. Raises UsageError."""
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        beside.write_text(tomlkit.dumps(document), encoding="utf-8", newline="\n")
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        message = f"The recipe cannot be saved as {path}: {error.strerror}. Choose another folder."
+        raise UsageError(message) from error
+
+
+def text_for_run(recipe: Recipe, *, recipe_path: str = "") -> str:
+    """The recipe.toml of a run directory: what was asked, and where it came from. Rerunnable."""
+    document = tomlkit.parse(tomlkit.dumps(recipe.document))
+    source = tomlkit.table()
+    source["folder"] = recipe.source.folder
+    source["recipe"] = recipe_path or recipe.source.recipe
+    source["entry_sha256"] = entry_sha256(recipe)
+    document["source"] = source
+    return tomlkit.dumps(document)
+
+
+def entry_sha256(recipe: Recipe) -> str:
+    """Hash of the file that the entry's module lies in; empty for built-in kinds or when not found."""
+    entry = getattr(recipe.config.task, "entry", "")
+    if not entry:
+        return ""
+    stem = recipe.folder.joinpath(*entry.partition(":")[0].split("."))
+    for path in (stem.with_suffix(".py"), stem / "__init__.py"):
+        if path.is_file():
+            return hashlib.sha256(path.read_bytes()).hexdigest()
+    return ""
+
+
+def name_in(path: Path) -> str:
+    """The run's name that a recipe file gives, without checking the rest; empty when it has none."""
+    try:
+        run = tomllib.loads(path.read_text("utf-8")).get("run", {})
+    except (OSError, ValueError):
+        return ""
+    name = run.get("name", "") if isinstance(run, dict) else ""
+    return name if isinstance(name, str) else ""
+
+
+def default_name(path: Path | None) -> str:
+    """What a run is called when the recipe does not say."""
+    return os.path.splitext(path.name)[0] if path is not None else "run"  # noqa: PTH122 - "a.b.toml" keeps a.b
