@@ -54,11 +54,11 @@ def check(data: Mapping[str, Any]) -> RunConfig | list[Problem]:
             problems.append(Problem(name, table, _unknown(name, name, [*known, "recipe_version"])))
             continue
         section = known[name]
-        if section is None:
-            continue
         if not isinstance(table, Mapping):
             message = f"{name} = {show(table)} is not a table. Write [{name}] and its keys below it."
             problems.append(Problem(name, table, message))
+            continue
+        if section is None:  # the kind is not known, which has been said
             continue
         checked = check_section(name, table, section)
         if isinstance(checked, Section):
@@ -75,7 +75,7 @@ def check(data: Mapping[str, Any]) -> RunConfig | list[Problem]:
     if problems:
         return problems
     config = RunConfig(**sections)  # type: ignore[arg-type]  # by name, each of its own section
-    return _across(config, tables) or config
+    return _across(config) or config
 
 
 def _take_version(tables: dict[str, Any]) -> list[Problem]:
@@ -297,13 +297,14 @@ def _not_one_of(path: str, value: Any, known: list[str]) -> str:  # noqa: ANN401
 # --------------------------------------------------------------------- rules across keys
 
 
-def _across(config: RunConfig, tables: Mapping[str, Any]) -> list[Problem]:
+def _across(config: RunConfig) -> list[Problem]:
+    steps = _steps(config)
     return [
         *_length(config),
-        *_steps(config),
-        *_schedule(config),
+        *steps,
+        *([] if steps else _schedule(config)),  # needs N
         *_checkpoints(config),
-        *_kind_rules(config, tables),
+        *_kind_rules(config),
     ]
 
 
@@ -381,8 +382,7 @@ def _checkpoints(config: RunConfig) -> list[Problem]:
     return []
 
 
-def _kind_rules(config: RunConfig, tables: Mapping[str, Any]) -> list[Problem]:
-    del tables
+def _kind_rules(config: RunConfig) -> list[Problem]:
     problems = []
     optimizer = config.optimizer
     if optimizer.nesterov and not optimizer.momentum:
