@@ -1,10 +1,9 @@
-"""The kinds of task, and what their two tables, [task] and [data], hold. No torch here."""
+"""A byte-level GPT, trained from scratch on text."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta
 
 from trainer_backend.section import Section
@@ -59,63 +58,3 @@ class LanguageModelData(Section, frozen=True, kw_only=True):
             le=256,
         ),
     ] = 0
-
-
-class CustomTask(Section, frozen=True, kw_only=True):
-    """Your own code: an object with model, datasets and loss (see "Bring your own" in the README)."""
-
-    kind: Literal["custom"] = "custom"
-    entry: Annotated[
-        str,
-        Meta(
-            title="Entry",
-            description="module:object, found beside the recipe.",
-            pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$",
-            examples=["my_task:Task"],
-        ),
-    ]
-    options: Annotated[
-        dict[str, Any],
-        Meta(title="Options", description="Keyword arguments of the entry, as TOML."),
-    ] = {}
-    activation_checkpointing: Annotated[
-        tuple[str, ...],
-        Meta(
-            title="Checkpointed modules",
-            description="Names of modules whose activations are recomputed, such as layers.0.",
-            extra={"advanced": True},
-        ),
-    ] = ()
-
-
-class CustomData(Section, frozen=True, kw_only=True):
-    """How the task's own datasets are read."""
-
-    shuffle: Annotated[bool, Meta(title="Shuffle", description="A new order each epoch.")] = True
-    num_workers: Annotated[
-        int,
-        Meta(
-            title="Loader workers",
-            description="Processes that prepare samples; 0 is the trainer itself.",
-            ge=0,
-            le=256,
-        ),
-    ] = 0
-
-
-class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of task: what its two tables hold, and what it needs installed."""
-
-    title: str
-    task: type[Section]
-    data: type[Section]
-    requires: tuple[str, ...] = ()
-    """Modules that the chosen interpreter must have."""
-    extra: str = ""
-    """The extra that installs them: gradacc[extra]."""
-
-
-KINDS: Final[dict[str, Kind]] = {
-    "language-model": Kind(title="Language model, bytes", task=LanguageModelTask, data=LanguageModelData),
-    "custom": Kind(title="Your own code", task=CustomTask, data=CustomData),
-}

@@ -1,0 +1,37 @@
+"""The kinds of task, and what their two tables, [task] and [data], hold. No torch here."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from trainer_backend.kinds.causal_lm import CausalLMData, CausalLMTask
+from trainer_backend.kinds.custom import CustomData, CustomTask
+from trainer_backend.kinds.language_model import LanguageModelData, LanguageModelTask
+from trainer_backend.section import Section
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of task: what its two tables hold, and what it needs installed."""
+
+    title: str
+    task: type[Section]
+    data: type[Section]
+    requires: tuple[str, ...] = ()
+    """Modules that the chosen interpreter must have."""
+    extra: str = ""
+    """The extra that installs them: gradacc[extra]."""
+
+
+KINDS: Final[dict[str, Kind]] = {
+    "language-model": Kind(title="Language model, bytes", task=LanguageModelTask, data=LanguageModelData),
+    "causal-lm": Kind(
+        title="Language model, fine-tuned",
+        task=CausalLMTask,
+        data=CausalLMData,
+        requires=("transformers", "peft"),
+        extra="hf",
+    ),
+    "custom": Kind(title="Your own code", task=CustomTask, data=CustomData),
+}
