@@ -10,7 +10,7 @@ a `RunConfig` or into a list of problems; `recipe` reads and writes files.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -316,6 +316,27 @@ class TargetsSection(Section, frozen=True, kw_only=True):
     ] = None
 
 
+class PublishedSection(Section, frozen=True, kw_only=True):
+    """What a paper or a model card reports, beside what is run here; it changes nothing in the run.
+
+    Its tables mirror the recipe's own ([published.optimizer] learning_rate = 3e-4), but their values
+    are free: a published recipe may name what this trainer does not have.
+    """
+
+    source: Annotated[
+        str, Meta(title="Source", description="Where it was published: title, table, address.")
+    ] = ""
+    run: Annotated[dict[str, Any], Meta(title="Run")] = {}
+    task: Annotated[dict[str, Any], Meta(title="Task")] = {}
+    data: Annotated[dict[str, Any], Meta(title="Data")] = {}
+    accumulation: Annotated[dict[str, Any], Meta(title="Accumulation")] = {}
+    optimizer: Annotated[dict[str, Any], Meta(title="Optimizer")] = {}
+    schedule: Annotated[dict[str, Any], Meta(title="Schedule")] = {}
+    results: Annotated[
+        dict[str, Any], Meta(title="Results", description="What it reached, such as validation_loss.")
+    ] = {}
+
+
 class RunConfig(Section, frozen=True, kw_only=True):
     """Everything a run is asked to be. `task` and `data` are those of the kind (`KINDS`)."""
 
@@ -328,6 +349,7 @@ class RunConfig(Section, frozen=True, kw_only=True):
     checkpoint: CheckpointSection = CheckpointSection()
     evaluation: EvaluationSection = EvaluationSection()
     targets: TargetsSection = TargetsSection()
+    published: PublishedSection = PublishedSection()
 
     @property
     def kind(self) -> str:
