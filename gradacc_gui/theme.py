@@ -4,7 +4,8 @@ One style sheet (`assets/themes/gradacc.qss`) is filled from a `Theme`'s tokens.
 by the dynamic property `role`, set through `set_role`:
 
     QFrame        panel | notice | notice-warning | notice-bad
-    QLabel        page-title | title | number | number-accent | number-bad | help | muted | error | mono | pending
+    QLabel        page-title | title | number | number-accent | number-bad |
+                  help | muted | error | ok | warning | pending | answered | refused
     QPushButton   primary | danger | nav | quiet | segment (checkable)
     QLineEdit, QSpinBox …   invalid
 
@@ -121,7 +122,7 @@ def style_sheet(theme: Theme) -> str:
 
 
 def _icon_file_url(name: str, theme: Theme) -> str:
-    """A path for `image: url(…)`; the file exists once for each colour scheme, as style sheets cannot tint."""
+    """A path for `image: url(…)`; there is a file for each colour scheme, as style sheets cannot tint."""
     return asset(f"icons/{name}-{theme.name}.svg").as_posix()
 
 
@@ -192,14 +193,9 @@ class Themes(QObject):
 
     @Slot()
     def _follow(self) -> None:
-        match self._choice:
-            case "dark":
-                wanted = DARK
-            case "light":
-                wanted = LIGHT
-            case "system":
-                scheme = QGuiApplication.styleHints().colorScheme()
-                wanted = DARK if scheme == Qt.ColorScheme.Dark else LIGHT
+        dark_desktop = QGuiApplication.styleHints().colorScheme() == Qt.ColorScheme.Dark
+        is_dark = dark_desktop if self._choice == "system" else self._choice == "dark"
+        wanted = DARK if is_dark else LIGHT
         if wanted is self._worn:
             return
         self._worn = wanted

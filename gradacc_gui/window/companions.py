@@ -1,0 +1,125 @@
+"""What a new N may take along: learning rate, β₂, weight decay, EMA; each previewed with its numbers."""
+
+from __future__ import annotations
+
+import msgspec
+from PySide6.QtWidgets import QCheckBox, QHBoxLayout, QVBoxLayout, QWidget
+
+from gradacc_gui.theme import space
+from gradacc_gui.window.numbers import real
+from gradacc_gui.window.parts import Segments, label, put
+from gradacc_gui.window.steering import (
+    RULES,
+    Companion,
+    Rule,
+    Settings,
+    beta2_companion,
+    decay_companion,
+    ema_companion,
+    learning_rate_after,
+)
+from gradacc_gui.words import tr
+
+
+class CompanionChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """What shall change together with N."""
+
+    learning_rate_rule: Rule
+    beta2: bool
+    weight_decay: bool
+    ema: bool
+
+
+class CompanionRows(QWidget):
+    """The rows; only those the run has, and none while N is unchanged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._settings: Settings | None = None
+        self._ratio = 1.0
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(space(1))
+        row = QHBoxLayout()
+        row.setSpacing(space(2))
+        self.rate_words = label(tr("Learning rate"), wrap=False)
+        self.rule = Segments([(key, tr(word)) for key, word in RULES.items()], tr("Learning rate rule"))
+        self.rule.chosen.connect(self._refresh)
+        row.addWidget(self.rate_words)
+        row.addStretch(1)
+        row.addWidget(self.rule)
+        column.addLayout(row)
+        self.rate_after = label(role="help")
+        column.addWidget(self.rate_after)
+        self.beta2, self.weight_decay, self.ema = QCheckBox(), QCheckBox(), QCheckBox()
+        reasons = (
+            tr("β₂ to the power κ: the second moment keeps its half-life in samples."),
+            tr("Weight decay times κ: the decay per sample stays."),
+            tr("EMA decay to the power κ: the average keeps its half-life in samples."),
+        )
+        for box, reason in zip((self.beta2, self.weight_decay, self.ema), reasons, strict=True):
+            box.setToolTip(reason)
+            column.addWidget(box)
+        self.hide()
+
+    def show_for(self, settings: Settings | None, ratio: float) -> None:
+        """Show what κ = `ratio` would make of `settings`; None hides the rows."""
+        self._settings, self._ratio = settings, ratio
+        self.setVisible(settings is not None)
+        if settings is not None:
+            self._refresh()
+
+    def _refresh(self) -> None:
+        settings = self._settings
+        if settings is None:
+            return
+        self._show_rate(settings)
+        boxes = (
+            (self.beta2, beta2_companion(settings, self._ratio)),
+            (self.weight_decay, decay_companion(settings, self._ratio)),
+            (self.ema, ema_companion(settings, self._ratio)),
+        )
+        for box, companion in boxes:
+            _show_companion(box, companion)
+
+    def _show_rate(self, settings: Settings) -> None:
+        rule: Rule = self._rule()
+        after = learning_rate_after(settings, self._ratio, rule)
+        if after is None or settings.learning_rate is None:
+            text = tr("The run's learning rate is not known yet.")
+        elif rule == "none":
+            text = tr("Learning rate stays {value}").format(value=real(settings.learning_rate))
+        else:
+            text = tr("Learning rate {before} → {after}").format(
+                before=real(settings.learning_rate), after=real(after)
+            )
+        put(self.rate_after, text)
+
+    def _rule(self) -> Rule:
+        match self.rule.choice():
+            case "sqrt":
+                return "sqrt"
+            case "linear":
+                return "linear"
+            case _:
+                return "none"
+
+    def choice(self) -> CompanionChoice:
+        """What is ticked, as far as the run has it."""
+        shown = self._settings is not None
+        return CompanionChoice(
+            learning_rate_rule=self._rule() if shown else "none",
+            beta2=shown and self._counts(self.beta2),
+            weight_decay=shown and self._counts(self.weight_decay),
+            ema=shown and self._counts(self.ema),
+        )
+
+    @staticmethod
+    def _counts(box: QCheckBox) -> bool:
+        return not box.isHidden() and box.isChecked()
+
+
+def _show_companion(box: QCheckBox, companion: Companion | None) -> None:
+    box.setVisible(companion is not None)
+    if companion is not None and box.text() != companion.text:
+        box.setText(companion.text)

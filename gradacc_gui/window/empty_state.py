@@ -1,0 +1,48 @@
+"""No run yet: what this is, and two ways to begin."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout, QWidget
+
+from gradacc_gui.theme import space
+from gradacc_gui.window.parts import IconLabel, button, label
+from gradacc_gui.words import tr
+
+
+class EmptyState(QWidget):
+    """One button that starts the demo, one for a recipe."""
+
+    demo_requested = Signal()
+    recipe_requested = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setObjectName("clear")
+        column = QVBoxLayout(self)
+        column.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        column.setSpacing(space(3))
+        column.addWidget(IconLabel("live", "accent", 40), 0, Qt.AlignmentFlag.AlignCenter)
+        title = label(tr("No run yet"), "page-title")
+        title.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        column.addWidget(title)
+        self.words = label(
+            tr(
+                "The demo trains a small language model on the source of Python's own standard library: "
+                "no download, first points within ten seconds. Or start from a recipe, or fill in the form."
+            ),
+            "muted",
+            wrap=True,
+        )
+        self.words.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self.words.setFixedWidth(460)
+        column.addWidget(self.words, 0, Qt.AlignmentFlag.AlignCenter)
+        row = QHBoxLayout()
+        row.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        row.setSpacing(space(2))
+        self.demo = button(tr("Start the demo"), role="primary", clicked=self.demo_requested.emit)
+        self.recipe = button(tr("Open a recipe…"), clicked=self.recipe_requested.emit)
+        for made in (self.demo, self.recipe):
+            made.setMinimumWidth(150)
+            row.addWidget(made)
+        column.addLayout(row)

@@ -1,0 +1,258 @@
+"""The header: which run, its state, micro-batch × N × world = effective batch, place in the step, speed."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+from PySide6.QtCore import QRectF, QSize, Qt
+from PySide6.QtGui import QColor, QPainter, QPaintEvent
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QSizePolicy, QVBoxLayout, QWidget
+
+from gradacc_gui.theme import current_theme, set_role, space
+from gradacc_gui.window.numbers import DASH, clock_s, count, short
+from gradacc_gui.window.parts import ElidedLabel, label, put
+from gradacc_gui.window.window_strip import WindowStrip
+from gradacc_gui.words import tr
+
+RunStateName: TypeAlias = Literal[
+    "none",
+    "pending",
+    "loading",
+    "running",
+    "pausing",
+    "paused",
+    "stopping",
+    "finished",
+    "stopped",
+    "failed",
+    "interrupted",
+]
+STATE_WORDS: Final[dict[RunStateName, tuple[str, str]]] = {
+    "none": ("No run", "muted"),
+    "pending": ("Not started", "muted"),
+    "loading": ("Loading", "accent"),
+    "running": ("Running", "ok"),
+    "pausing": ("Pausing", "warning"),
+    "paused": ("Paused", "warning"),
+    "stopping": ("Stopping", "warning"),
+    "finished": ("Finished", "accent"),
+    "stopped": ("Stopped", "muted"),
+    "failed": ("Failed", "bad"),
+    "interrupted": ("Interrupted", "warning"),
+}
+"""A state's word, and the token of its colour."""
+
+
+class HeaderState(msgspec.Struct, frozen=True, kw_only=True):
+    """What the header shows. None is a dash."""
+
+    name: str = ""
+    detail: str = ""
+    """Precision, optimizer, schedule, start."""
+    state: RunStateName = "none"
+    micro_batch_size: int | None = None
+    accumulation_steps: int | None = None
+    world_size: int | None = None
+    step: int | None = None
+    """The window that is open, or the last one of a run that ended."""
+    last_step: int | None = None
+    """Where the run will end, when that is known in steps."""
+    window_cells: int = 0
+    window_done: int = 0
+    samples_per_s: float | None = None
+    tokens_per_s: float | None = None
+    elapsed_s: float | None = None
+    left: str = ""
+    """Words for the time left: "2 h 11 min left"."""
+
+
+class StatePill(QWidget):
+    """A run's state as a dot and a word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._state: RunStateName = "none"
+        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
+
+    def set_state(self, state: RunStateName) -> None:
+        """Show `state`."""
+        if state != self._state:
+            self._state = state
+            self.setAccessibleName(self.text())
+            self.updateGeometry()
+            self.update()
+
+    def text(self) -> str:
+        """The state's word."""
+        return tr(STATE_WORDS[self._state][0])
+
+    def sizeHint(self) -> QSize:
+        """Dot, word and air."""
+        return QSize(self.fontMetrics().horizontalAdvance(self.text()) + 36, 22)
+
+    def paintEvent(self, _event: QPaintEvent) -> None:
+        """A rounded outline, the dot, the word in the state's colour."""
+        theme = current_theme()
+        colour = QColor(getattr(theme, STATE_WORDS[self._state][1]))
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setPen(QColor(theme.line))
+        painter.setBrush(QColor(theme.raised))
+        painter.drawRoundedRect(QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, -0.5), 6, 6)
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(colour)
+        painter.drawEllipse(QRectF(10, self.height() / 2 - 4, 8, 8))
+        painter.setPen(colour)
+        painter.drawText(self.rect().adjusted(25, 0, 0, 0), int(Qt.AlignmentFlag.AlignVCenter), self.text())
+        painter.end()
+
+
+class Figure(QWidget):
+    """A number above its unit. Keeps the width of its widest text so that neighbours stand still."""
+
+    def __init__(self, unit: str, role: str = "number", widest: str = "") -> None:
+        super().__init__()
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(0)
+        self.value = label(DASH, role)
+        self.unit = label(unit, "help")
+        column.addWidget(self.value)
+        column.addWidget(self.unit)
+        self.value.ensurePolished()
+        if widest:
+            self.value.setMinimumWidth(self.value.fontMetrics().horizontalAdvance(widest))
+
+
+class Header(QFrame):
+    """Always on top of every page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        set_role(self, "header")
+        self.setFixedHeight(68)
+        row = QHBoxLayout(self)
+        row.setContentsMargins(space(4), space(2), space(4), space(2))
+        row.setSpacing(space(5))
+        row.addLayout(self._build_name(), 1)
+        row.addLayout(self._build_equation())
+        row.addLayout(self._build_step())
+        self.samples = Figure(tr("samples / s"), widest="27.9 k")
+        self.tokens = Figure(tr("tokens / s"), widest="27.9 k")
+        self.time = Figure(tr("elapsed"), widest="0:00:00")
+        self.time.unit.setMinimumWidth(84)
+        for figure in (self.samples, self.tokens, self.time):
+            row.addWidget(figure)
+
+    def _build_name(self) -> QVBoxLayout:
+        column = QVBoxLayout()
+        column.setSpacing(2)
+        line = QHBoxLayout()
+        line.setSpacing(space(2))
+        self.name = ElidedLabel("", "run-name")
+        self.name.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Preferred)
+        self.name.setMinimumWidth(48)
+        self.pill = StatePill()
+        line.addWidget(self.name)
+        line.addWidget(self.pill)
+        line.addStretch(1)
+        self.detail = ElidedLabel("", "help", Qt.TextElideMode.ElideRight)
+        column.addStretch(1)
+        column.addLayout(line)
+        column.addWidget(self.detail)
+        column.addStretch(1)
+        return column
+
+    def _build_equation(self) -> QHBoxLayout:
+        row = QHBoxLayout()
+        row.setSpacing(space(2))
+        self.micro_batch = Figure(tr("micro-batch"))
+        self.steps = Figure(tr("accumulation N"))
+        self.world = Figure(tr("world"))
+        self.effective = Figure(tr("effective batch"), "number-accent")
+        for figure, sign in (
+            (self.micro_batch, "×"),
+            (self.steps, "×"),
+            (self.world, "="),
+            (self.effective, ""),
+        ):
+            row.addWidget(figure)
+            if sign:
+                row.addWidget(label(sign, "muted"))
+        return row
+
+    def _build_step(self) -> QVBoxLayout:
+        column = QVBoxLayout()
+        column.setSpacing(space(1))
+        line = QHBoxLayout()
+        line.setSpacing(space(1))
+        self.step = label(tr("Step {step}").format(step=DASH), "title")
+        self.last_step = label("", "muted")
+        line.addWidget(self.step)
+        line.addWidget(self.last_step)
+        line.addStretch(1)
+        self.strip = WindowStrip()
+        self.strip.setMinimumWidth(176)
+        self.strip_words = label("", "help")
+        for part in (line, self.strip, self.strip_words):
+            column.addLayout(part) if isinstance(part, QHBoxLayout) else column.addWidget(part)
+        return column
+
+    def show_state(self, state: HeaderState) -> None:
+        """Show `state`; costs next to nothing where nothing changed."""
+        self.name.set_full_text(state.name or tr("No run yet"))
+        self.name.setMaximumWidth(self.name.natural_width())
+        self.detail.set_full_text(state.detail)
+        self.pill.set_state(state.state)
+        self._show_equation(state)
+        self._show_step(state)
+        put(self.samples.value, short(state.samples_per_s))
+        put(self.tokens.value, short(state.tokens_per_s))
+        put(self.time.value, clock_s(state.elapsed_s))
+        put(self.time.unit, state.left or tr("elapsed"))
+
+    def _show_equation(self, state: HeaderState) -> None:
+        put(self.micro_batch.value, count(state.micro_batch_size))
+        put(self.steps.value, count(state.accumulation_steps))
+        put(self.world.value, count(state.world_size))
+        factors = (state.micro_batch_size, state.accumulation_steps, state.world_size)
+        effective = 1
+        for factor in factors:
+            effective *= factor or 0
+        put(self.effective.value, count(effective) if all(factors) else DASH)
+
+    def _show_step(self, state: HeaderState) -> None:
+        put(self.step, tr("Step {step}").format(step=count(state.step)))
+        put(self.last_step, tr("of {last}").format(last=count(state.last_step)) if state.last_step else "")
+        running = state.state in ("running", "pausing", "stopping")
+        self.strip.set_progress(state.window_cells, state.window_done, running=running)
+        put(self.strip_words, strip_words(state))
+
+
+def strip_words(state: HeaderState) -> str:
+    """What the strip shows, in words: "micro-batch 5 of 8 in this step"."""
+    if not state.window_cells:
+        return ""
+    if state.state in ("running", "pausing", "stopping"):
+        at = min(state.window_done + 1, state.window_cells)
+        return tr("micro-batch {at} of {cells} in this step").format(
+            at=count(at), cells=count(state.window_cells)
+        )
+    return tr("{done} of {cells} micro-batches").format(
+        done=count(state.window_done), cells=count(state.window_cells)
+    )
+
+
+def value_labels(header: Header) -> list[QLabel]:
+    """The labels that carry numbers, for tests and screen readers."""
+    figures = (
+        header.micro_batch,
+        header.steps,
+        header.world,
+        header.effective,
+        header.samples,
+        header.tokens,
+        header.time,
+    )
+    return [figure.value for figure in figures]

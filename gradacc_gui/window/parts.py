@@ -1,0 +1,316 @@
+"""Small widgets that the window's pages are put together from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from PySide6.QtCore import QEvent, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QColor, QPainter, QPaintEvent, QResizeEvent
+from PySide6.QtWidgets import (
+    QButtonGroup,
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QProgressBar,
+    QPushButton,
+    QSizePolicy,
+    QToolButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from gradacc_gui.theme import current_theme, icon, set_role, space
+from gradacc_gui.words import tr
+
+
+def label(text: str = "", role: str = "", *, wrap: bool = False) -> QLabel:
+    """A label in plain text (names and paths come from outside: no markup)."""
+    made = QLabel(text)
+    made.setTextFormat(Qt.TextFormat.PlainText)
+    made.setWordWrap(wrap)
+    if role:
+        set_role(made, role)
+    return made
+
+
+def put(target: QLabel, text: str) -> None:
+    """Set a label's text only when it differs: a header is told 30 times a second."""
+    if target.text() != text:
+        target.setText(text)
+
+
+def button(
+    text: str, *, role: str = "", icon_name: str = "", clicked: Callable[[], object] | None = None
+) -> QPushButton:
+    """A push-button with a word and perhaps an icon that follows the theme."""
+    made = IconButton(text, icon_name) if icon_name else QPushButton(text)
+    if role:
+        set_role(made, role)
+    if clicked is not None:
+        made.clicked.connect(lambda _checked=False: clicked())
+    return made
+
+
+class IconButton(QPushButton):
+    """A button whose SVG icon is drawn in the theme's text colour."""
+
+    def __init__(self, text: str, icon_name: str) -> None:
+        super().__init__(text)
+        self._icon_name = icon_name
+        self.setIconSize(QSize(16, 16))
+        self.set_icon(icon_name)
+
+    def set_icon(self, icon_name: str) -> None:
+        """Show another icon."""
+        self._icon_name = icon_name
+        theme = current_theme()
+        self.setIcon(icon(icon_name, theme.text if self.isEnabled() else theme.muted, 16))
+
+    def changeEvent(self, event: QEvent) -> None:
+        """Draw the icon anew in a new theme, or when enabled or disabled."""
+        super().changeEvent(event)
+        if event.type() in (QEvent.Type.PaletteChange, QEvent.Type.EnabledChange):
+            self.set_icon(self._icon_name)
+
+
+class IconLabel(QLabel):
+    """An SVG icon in one of the theme's colours ("muted", "accent", "warning" …)."""
+
+    def __init__(self, icon_name: str, token: str, pixels: int = 20) -> None:
+        super().__init__()
+        self._icon_name, self._token, self._pixels = icon_name, token, pixels
+        self.setFixedSize(pixels, pixels)
+        self._draw()
+
+    def _draw(self) -> None:
+        colour: str = getattr(current_theme(), self._token)
+        self.setPixmap(icon(self._icon_name, colour, self._pixels).pixmap(self._pixels, self._pixels))
+
+    def changeEvent(self, event: QEvent) -> None:
+        """Draw anew in a new theme."""
+        super().changeEvent(event)
+        if event.type() == QEvent.Type.PaletteChange:
+            self._draw()
+
+
+class Panel(QFrame):
+    """A titled box with one hairline; put content into `body`."""
+
+    def __init__(self, title: str, hint: str = "") -> None:
+        super().__init__()
+        set_role(self, "panel")
+        self.setAccessibleName(title)
+        outer = QVBoxLayout(self)
+        outer.setContentsMargins(space(3), space(3), space(3), space(3))
+        outer.setSpacing(space(2))
+        row = QHBoxLayout()
+        self.title = label(title, "title")
+        self.hint = label(hint, "help")
+        row.addWidget(self.title)
+        row.addStretch(1)
+        row.addWidget(self.hint)
+        outer.addLayout(row)
+        self.body = QVBoxLayout()
+        self.body.setSpacing(space(2))
+        outer.addLayout(self.body)
+
+
+class ElidedLabel(QLabel):
+    """One line that is cut in the middle (or at its end) when too long; all of it is in the tool-tip."""
+
+    def __init__(
+        self, text: str = "", role: str = "", mode: Qt.TextElideMode = Qt.TextElideMode.ElideMiddle
+    ) -> None:
+        super().__init__()
+        self._full = ""
+        self._mode = mode
+        self.setTextFormat(Qt.TextFormat.PlainText)
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        if role:
+            set_role(self, role)
+        self.set_full_text(text)
+
+    def set_full_text(self, text: str) -> None:
+        """Show `text`, cut as needed."""
+        if text != self._full:
+            self._full = text
+            self.setAccessibleName(text)
+            self._cut()
+
+    def full_text(self) -> str:
+        """What it would say with room enough."""
+        return self._full
+
+    def natural_width(self) -> int:
+        """Pixels the whole text takes."""
+        return self.fontMetrics().horizontalAdvance(self._full) + 2
+
+    def _cut(self) -> None:
+        shown = self.fontMetrics().elidedText(self._full, self._mode, max(self.width(), 1))
+        self.setText(shown)
+        self.setToolTip(self._full if shown != self._full else "")
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Cut anew."""
+        super().resizeEvent(event)
+        self._cut()
+
+
+class Segments(QWidget):
+    """A row of buttons of which one is down."""
+
+    chosen = Signal(str)
+
+    def __init__(self, choices: Sequence[tuple[str, str]], name: str) -> None:
+        """`choices`: key and word of each; `name` is what a screen reader says."""
+        super().__init__()
+        self.setAccessibleName(name)
+        row = QHBoxLayout(self)
+        row.setContentsMargins(1, 0, 0, 0)
+        row.setSpacing(0)
+        self._group = QButtonGroup(self)
+        self._buttons: dict[str, QPushButton] = {}
+        for key, word in choices:
+            made = QPushButton(word)
+            made.setCheckable(True)
+            made.setAccessibleName(f"{name}: {word}")
+            set_role(made, "segment")
+            made.clicked.connect(lambda _checked, key=key: self.chosen.emit(key))
+            self._group.addButton(made)
+            self._buttons[key] = made
+            row.addWidget(made)
+        self._buttons[choices[0][0]].setChecked(True)
+
+    def choice(self) -> str:
+        """The key of the button that is down."""
+        return next(key for key, made in self._buttons.items() if made.isChecked())
+
+    def choose(self, key: str) -> None:
+        """Press `key` without emitting."""
+        self._buttons[key].setChecked(True)
+
+    def button(self, key: str) -> QPushButton:
+        """The button of `key`."""
+        return self._buttons[key]
+
+
+class Bar(QWidget):
+    """A share of a whole, as a flat bar in one series colour."""
+
+    HEIGHT: Final = 6
+
+    def __init__(self, series: int) -> None:
+        super().__init__()
+        self._series = series
+        self._ratio: float | None = None
+        self.setFixedHeight(self.HEIGHT)
+
+    def set_ratio(self, ratio: float | None) -> None:
+        """Fill `ratio` (0 … 1) of it; None: not known, drawn empty."""
+        clean = None if ratio is None else min(max(ratio, 0.0), 1.0)
+        if clean != self._ratio:
+            self._ratio = clean
+            self.update()
+
+    def paintEvent(self, _event: QPaintEvent) -> None:
+        """Groove, then the filled share."""
+        theme = current_theme()
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(QColor(theme.line))
+        painter.drawRoundedRect(QRectF(self.rect()), 3, 3)
+        if self._ratio:
+            painter.setBrush(QColor(theme.series[self._series]))
+            painter.drawRoundedRect(QRectF(0, 0, max(self.width() * self._ratio, 4), self.height()), 3, 3)
+        painter.end()
+
+
+class Notice(QFrame):
+    """A banner with an icon, a sentence, perhaps some lines below it, and buttons."""
+
+    dismissed = Signal()
+
+    def __init__(self, role: str = "notice", *, dismissible: bool = True) -> None:
+        super().__init__()
+        set_role(self, role)
+        token = {"notice": "accent", "notice-warning": "warning", "notice-bad": "bad"}[role]
+        row = QHBoxLayout(self)
+        row.setContentsMargins(space(3), space(2), space(2), space(2))
+        row.setSpacing(space(3))
+        row.addWidget(
+            IconLabel("info" if role == "notice" else "warning", token), 0, Qt.AlignmentFlag.AlignTop
+        )
+        words = QVBoxLayout()
+        words.setSpacing(2)
+        self.sentence = label(wrap=True)
+        self.more = label(role="help", wrap=True)
+        self.more.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        words.addWidget(self.sentence)
+        words.addWidget(self.more)
+        row.addLayout(words, 1)
+        self.buttons = QHBoxLayout()
+        row.addLayout(self.buttons)
+        if dismissible:
+            close = QToolButton()
+            close.setText(tr("Dismiss"))
+            set_role(close, "quiet")
+            close.clicked.connect(self._dismiss)
+            row.addWidget(close, 0, Qt.AlignmentFlag.AlignTop)
+        self.hide()
+
+    def say(self, sentence: str, more: str = "") -> None:
+        """Show the banner with these words."""
+        put(self.sentence, sentence)
+        put(self.more, more)
+        self.more.setVisible(bool(more))
+        self.setAccessibleName(sentence)
+        self.show()
+
+    def _dismiss(self) -> None:
+        self.hide()
+        self.dismissed.emit()
+
+
+class Waiting(QWidget):
+    """The middle of a page while nothing can be drawn yet: what happens now, moving bar, explanation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        column = QVBoxLayout(self)
+        column.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        column.setSpacing(space(3))
+        self.sentence = label(role="page-title")
+        self.more = label(role="muted", wrap=True)
+        self.more.setMaximumWidth(480)
+        self.more.setMinimumWidth(360)
+        for text in (self.sentence, self.more):
+            text.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self.bar = QProgressBar()
+        self.bar.setRange(0, 0)
+        self.bar.setTextVisible(False)
+        self.bar.setFixedWidth(240)
+        column.addWidget(self.sentence)
+        column.addWidget(self.bar, 0, Qt.AlignmentFlag.AlignCenter)
+        column.addWidget(self.more)
+
+    def say(self, sentence: str, more: str, *, moving: bool) -> None:
+        """What happens now; `moving` shows that it is being worked on."""
+        put(self.sentence, sentence)
+        put(self.more, more)
+        self.bar.setVisible(moving)
+
+
+def rule() -> QFrame:
+    """A hairline."""
+    made = QFrame()
+    set_role(made, "rule")
+    return made
+
+
+def clear_widget() -> QWidget:
+    """A widget without a surface of its own, for grouping."""
+    made = QWidget()
+    made.setObjectName("clear")
+    return made

@@ -1,0 +1,145 @@
+"""Pause, checkpoint, stop, roll back; or resume, when no trainer runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PySide6.QtCore import Signal
+from PySide6.QtGui import QAction
+from PySide6.QtWidgets import QGridLayout, QMenu, QWidget
+
+from gradacc_gui.session.stopping import Rung
+from gradacc_gui.theme import set_role, space
+from gradacc_gui.window.header import RunStateName
+from gradacc_gui.window.numbers import count
+from gradacc_gui.window.parts import IconButton, button, label, put
+from gradacc_gui.words import tr
+from trainer_backend.protocol import Pause, Resume, RollBack, SaveCheckpoint
+
+LIVE_STATES = ("loading", "running", "pausing", "paused", "stopping")
+RESUMABLE = ("stopped", "failed", "interrupted")
+
+
+class RunButtons(QWidget):
+    """What can be done with the run now; the words say what it will do."""
+
+    asked = Signal(object)
+    """A command to send."""
+    stop_asked = Signal(bool)
+    """The person wants the run to end; True: at once."""
+    force_asked = Signal()
+    """The person will not wait: the next rung of the ladder."""
+    resume_run_asked = Signal()
+    """A new attempt from the last checkpoint."""
+    folder_asked = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setObjectName("clear")
+        self._state: RunStateName = "none"
+        self._rung = Rung.RUNNING
+        self.words = label(role="help", wrap=True)
+        self.words.hide()
+        self.pause = IconButton(tr("Pause"), "pause")
+        self.pause.clicked.connect(self._pause_or_resume)
+        self.checkpoint = button(
+            tr("Checkpoint"), icon_name="checkpoint", clicked=lambda: self.asked.emit(SaveCheckpoint())
+        )
+        self.checkpoint.setToolTip(tr("Save at the next step's border"))
+        self.stop = IconButton(tr("Stop…"), "stop")
+        self.stop.setMenu(self._build_stop_menu())
+        self.resume = button(
+            tr("Resume from the last checkpoint"), role="primary", clicked=self.resume_run_asked.emit
+        )
+        self.more = IconButton(tr("More…"), "settings")
+        self.roll_back_menu = QMenu(tr("Roll back to"), self)
+        self.more.setMenu(self._build_more_menu())
+        self._place()
+        self.set_state("none")
+
+    def _place(self) -> None:
+        grid = QGridLayout(self)
+        grid.setContentsMargins(0, 0, 0, 0)
+        grid.setSpacing(space(2))
+        grid.addWidget(self.words, 0, 0, 1, 2)
+        grid.addWidget(self.pause, 1, 0)
+        grid.addWidget(self.checkpoint, 1, 1)
+        grid.addWidget(self.resume, 2, 0, 1, 2)
+        grid.addWidget(self.stop, 3, 0)
+        grid.addWidget(self.more, 3, 1)
+
+    def _build_stop_menu(self) -> QMenu:
+        menu = QMenu(self)
+        self.stop_clean = QAction(tr("After this step, with a checkpoint"), menu)
+        self.stop_clean.triggered.connect(lambda: self.stop_asked.emit(False))
+        self.stop_now = QAction(tr("Now: the open step is replayed at Resume"), menu)
+        self.stop_now.triggered.connect(lambda: self.stop_asked.emit(True))
+        self.stop_force = QAction(tr("End the process"), menu)
+        self.stop_force.triggered.connect(self.force_asked)
+        menu.addActions([self.stop_clean, self.stop_now])
+        menu.addSeparator()
+        menu.addAction(self.stop_force)
+        return menu
+
+    def _build_more_menu(self) -> QMenu:
+        menu = QMenu(self)
+        menu.addMenu(self.roll_back_menu)
+        folder = QAction(tr("Open the run's folder"), menu)
+        folder.triggered.connect(self.folder_asked)
+        menu.addAction(folder)
+        return menu
+
+    def set_checkpoints(self, steps: Sequence[int]) -> None:
+        """The steps of the checkpoints that a live run can go back to, oldest first."""
+        known = [action.data() for action in self.roll_back_menu.actions()]
+        wanted = list(reversed(steps))[:10]
+        if known == wanted:
+            return
+        self.roll_back_menu.clear()
+        for step in wanted:
+            action = self.roll_back_menu.addAction(tr("step {step}").format(step=count(step)))
+            action.setData(step)
+            action.triggered.connect(lambda _checked=False, step=step: self.asked.emit(RollBack(step=step)))
+        self._refresh_roll_back()
+
+    def set_state(self, state: RunStateName, *, rung: Rung = Rung.RUNNING) -> None:
+        """Show what can be done in `state`; `rung`: how far a stop of this window has gone."""
+        self._state, self._rung = state, rung
+        live = state in LIVE_STATES
+        for widget in (self.pause, self.checkpoint, self.stop):
+            widget.setVisible(live or state == "none")
+        self.resume.setVisible(state in RESUMABLE)
+        paused = state == "paused"
+        self.pause.setText(tr("Resume") if paused else tr("Pausing…") if state == "pausing" else tr("Pause"))
+        self.pause.set_icon("resume" if paused else "pause")
+        set_role(self.pause, "primary" if paused else "")
+        self.pause.setEnabled(state in ("running", "paused"))
+        self.checkpoint.setEnabled(state in ("running", "paused"))
+        self.stop.setEnabled(live)
+        self.stop.setText(tr("Stopping…") if state == "stopping" else tr("Stop…"))
+        self.stop_clean.setEnabled(rung is Rung.RUNNING)
+        self.stop_now.setEnabled(rung in (Rung.RUNNING, Rung.ASKED))
+        self.stop_force.setVisible(rung in (Rung.ASKED_NOW, Rung.TERMINATED, Rung.KILLED))
+        self.more.setEnabled(state != "none")
+        self._refresh_roll_back()
+        self._say(rung)
+
+    def _refresh_roll_back(self) -> None:
+        able = self._state in ("running", "paused") and bool(self.roll_back_menu.actions())
+        self.roll_back_menu.setEnabled(able)
+
+    def _say(self, rung: Rung) -> None:
+        texts = {
+            Rung.ASKED: tr("Stopping: this step ends, a checkpoint is saved, then the trainer exits."),
+            Rung.ASKED_NOW: tr(
+                "Stopping now: a checkpoint is saved, the open step will be replayed at Resume."
+            ),
+            Rung.TERMINATED: tr("The trainer did not end; the system was told to end it."),
+            Rung.KILLED: tr("The trainer was killed; Resume goes on from its last checkpoint."),
+        }
+        text = texts.get(rung, "") if self._state in LIVE_STATES else ""
+        put(self.words, text)
+        self.words.setVisible(bool(text))
+
+    def _pause_or_resume(self) -> None:
+        self.asked.emit(Resume() if self._state == "paused" else Pause())

@@ -1,0 +1,344 @@
+"""Every sentence that the window makes from a code and its values, in one place. No Qt.
+
+The trainer reports codes with values; people read sentences. `tr` is the one seam for a translation:
+it gets the English template and gives the template of the user's language, with the same {names}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, TypeAlias, assert_never
+
+import msgspec
+
+from trainer_backend.protocol import (
+    AccumulationChanged,
+    AnyCommand,
+    ArtifactSaved,
+    CheckpointSaved,
+    CommandAccepted,
+    CommandRefused,
+    Fact,
+    MeasurementsLost,
+    NonFiniteSeen,
+    OutOfMemoryRecovered,
+    Pause,
+    Paused,
+    PhaseEntered,
+    Resume,
+    Resumed,
+    RollBack,
+    RolledBack,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    RunStopped,
+    SaveCheckpoint,
+    Scalar,
+    SetAccumulation,
+    SetLearningRate,
+    SetMaxGradNorm,
+    SetMicroBatchSize,
+    SettingChanged,
+    Stop,
+    Warned,
+)
+
+Tone: TypeAlias = Literal["plain", "accent", "good", "warning", "bad"]
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line of the decision log."""
+
+    text: str
+    tone: Tone = "plain"
+    by: str = ""
+    """Who asked, when somebody did."""
+    detail: str = ""
+    """More, for the tool-tip."""
+
+
+_translate: list[Callable[[str], str]] = []
+
+
+def tr(text: str) -> str:
+    """`text` in the user's language."""
+    return _translate[-1](text) if _translate else text
+
+
+def set_translator(translate: Callable[[str], str] | None) -> None:
+    """Use `translate` for every template from now on; None is English."""
+    _translate[:] = [] if translate is None else [translate]
+
+
+# ------------------------------------------------------------------------- codes with values
+
+PHASES: Final[dict[str, str]] = {
+    "importing-torch": "Importing torch…",
+    "reading-data": "Reading the data…",
+    "building-model": "Building the model…",
+    "restoring-checkpoint": "Restoring the checkpoint…",
+    "compiling": "Compiling the model…",
+    "training": "Training",
+    "evaluating": "Evaluating…",
+    "saving": "Saving a checkpoint…",
+}
+
+SKIPPED: Final[dict[str, str]] = {
+    "empty": "no valid token or sample in the window, so nothing was updated",
+    "non-finite": "a loss or gradient was NaN or infinite, so the update was skipped",
+    "loss-scale": "the fp16 loss scale was too large; it was lowered and the update skipped",
+}
+
+END_REASONS: Final[dict[str, str]] = {
+    "max_optimizer_steps": "all optimizer steps done",
+    "max_samples": "all samples seen",
+    "epochs": "all epochs done",
+    "stop": "as asked, after the window and a checkpoint",
+    "stop-now": "as asked, at once; the open window will be replayed",
+    "signal": "by a signal from the system, after a checkpoint",
+}
+
+REFUSALS: Final[dict[str, str]] = {
+    "superseded": "a later command took its place",
+    "stale": "it was left over from before this attempt started",
+    "malformed": "the file in the inbox is not a command: {reason}",
+}
+
+WARNINGS: Final[dict[str, str]] = {}
+
+FAILURES: Final[dict[str, str]] = {}
+
+ASKERS: Final[dict[str, str]] = {
+    "schedule": "the schedule",
+    "out-of-memory": "out of memory",
+    "replay": "replay after resume",
+    "someone": "someone",
+}
+
+
+def sentence(table: Mapping[str, str], code: str, values: Mapping[str, Scalar]) -> str:
+    """The template of `code` filled with `values`; an unknown code is told with all it brings."""
+    template = table.get(code)
+    if template is not None:
+        return tr(template).format_map(_Values(values))
+    told = ", ".join(f"{key} = {value}" for key, value in values.items())
+    return code.replace("-", " ").replace("_", " ") + (f" ({told})" if told else "")
+
+
+class _Values(dict[str, Any]):
+    """Numbers with thousands marked; a value that is missing is a question mark, never a crash."""
+
+    def __missing__(self, key: str) -> str:
+        return "?"
+
+    def __getitem__(self, key: str) -> Any:  # noqa: ANN401 - any value
+        value = super().__getitem__(key)
+        return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def phase(code: str) -> str:
+    """What the trainer does now."""
+    return tr(PHASES.get(code, code))
+
+
+def skipped(code: str) -> str:
+    """Why a window made no update."""
+    return tr(SKIPPED.get(code, code))
+
+
+def asker(name: str) -> str:
+    """Who asked."""
+    return tr(ASKERS.get(name, name))
+
+
+def refusal(event: CommandRefused) -> str:
+    """Why a command has no effect."""
+    return sentence(REFUSALS, event.code, event.values)
+
+
+def warning(event: Warned) -> str:
+    """Something a person should know, as a sentence."""
+    return _upper(sentence(WARNINGS, event.code, event.values))
+
+
+def failure(event: RunFailed) -> str:
+    """Why a run failed: the code's own sentence, else the trainer's."""
+    if event.code in FAILURES:
+        return _upper(sentence(FAILURES, event.code, {"reason": event.reason} | event.values))
+    return event.reason or _upper(sentence(FAILURES, event.code, event.values))
+
+
+def _upper(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+# ------------------------------------------------------------------------------ facts and asks
+
+
+def wish(command: AnyCommand) -> str:  # noqa: C901, PLR0912 - one case a command
+    """What a command asks for, as a thing: "N = 8", "a pause"."""
+    match command:
+        case SetAccumulation():
+            return tr("N = {steps}").format(steps=command.steps)
+        case SetMicroBatchSize():
+            return tr("micro-batch = {size}").format(size=command.size)
+        case SetLearningRate():
+            return tr("learning rate = {value:.3g}").format(value=command.value)
+        case SetMaxGradNorm(value=None):
+            return tr("no clipping")
+        case SetMaxGradNorm():
+            return tr("clip at {value:.3g}").format(value=command.value)
+        case Pause():
+            return tr("a pause")
+        case Resume():
+            return tr("to go on")
+        case SaveCheckpoint():
+            return tr("a checkpoint")
+        case RollBack(step=None):
+            return tr("to roll back to the last good checkpoint")
+        case RollBack():
+            return tr("to roll back to step {step}").format(step=command.step)
+        case Stop(now=True):
+            return tr("to stop now")
+        case Stop():
+            return tr("to stop")
+        case _:
+            assert_never(command)
+
+
+SETTINGS: Final[dict[str, str]] = {
+    "optimizer.learning_rate": "Learning rate",
+    "optimizer.max_grad_norm": "Clip gradient norm",
+    "optimizer.weight_decay": "Weight decay",
+    "optimizer.betas": "Betas",
+    "optimizer.beta2": "β₂",
+    "optimizer.ema_decay": "EMA decay",
+    "accumulation.micro_batch_size": "Micro-batch",
+    "accumulation.gradient_accumulation_steps": "N",
+}
+
+
+def setting(key: str) -> str:
+    """A recipe key's name for people."""
+    return tr(SETTINGS.get(key, key))
+
+
+def line(event: Fact) -> Line | None:  # noqa: C901, PLR0912 - one case a fact
+    """The decision log's line for a fact; None for facts that only answer or only tell a phase."""
+    match event:
+        case PhaseEntered() | CommandAccepted() | ArtifactSaved():
+            return None
+        case RunStarted():
+            return _started(event)
+        case CommandRefused():
+            return Line(tr("Refused: {why}").format(why=refusal(event)), "warning")
+        case AccumulationChanged():
+            text = tr("N {before} → {after} at step {step:,}")
+            return Line(
+                text.format(before=event.before, after=event.after, step=event.step),
+                "accent",
+                asker(event.asked_by),
+            )
+        case SettingChanged():
+            return _setting_changed(event)
+        case Paused():
+            return Line(tr("Paused after step {step:,}").format(step=event.step))
+        case Resumed():
+            return Line(tr("Went on after step {step:,}").format(step=event.step))
+        case CheckpointSaved():
+            detail = tr("{path}, written in {duration_s:.1f} s").format(
+                path=event.path, duration_s=event.duration_s
+            )
+            return Line(tr("Checkpoint at step {step:,}").format(step=event.step), detail=detail)
+        case OutOfMemoryRecovered():
+            return Line(out_of_memory(event), "warning")
+        case NonFiniteSeen():
+            return _non_finite(event)
+        case RolledBack():
+            text = tr("Rolled back from step {from_step:,} to {to_step:,}")
+            return Line(text.format(from_step=event.from_step, to_step=event.to_step), "warning")
+        case MeasurementsLost():
+            lost = event.last - event.first + 1
+            return Line(
+                tr("{lost:,} measurements lost: the disk was full or too slow").format(lost=lost), "bad"
+            )
+        case Warned():
+            return Line(warning(event), "warning")
+        case RunFinished() | RunStopped() | RunFailed():
+            return _ended(event)
+        case _:
+            assert_never(event)
+
+
+def out_of_memory(event: OutOfMemoryRecovered) -> str:
+    """An out-of-memory that the trainer survived."""
+    text = tr(
+        "Out of memory at step {step:,} ({phase}): micro-batch {b} → {b2}, N {n} → {n2}; "
+        "the effective batch stays {effective:,} and no sample was lost"
+    )
+    return text.format(
+        step=event.step,
+        phase=tr(event.phase),
+        b=event.micro_batch_size_before,
+        b2=event.micro_batch_size,
+        n=event.accumulation_steps_before,
+        n2=event.accumulation_steps,
+        effective=event.effective_batch,
+    )
+
+
+def _started(event: RunStarted) -> Line:
+    detail = ", ".join(f"{name} {version}" for name, version in event.versions.items())
+    if event.from_step:
+        return Line(tr("Goes on from step {step:,}").format(step=event.from_step), "good", detail=detail)
+    text = tr("Run started, {millions:.2f} M parameters").format(millions=event.parameters / 1e6)
+    return Line(text, "good", detail=detail)
+
+
+def _setting_changed(event: SettingChanged) -> Line:
+    def told(value: Scalar) -> str:
+        if value is None:
+            return tr("none")
+        return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+    text = tr("{name} {before} → {after} at step {step:,}").format(
+        name=setting(event.key), before=told(event.before), after=told(event.after), step=event.step
+    )
+    return Line(text, "accent", asker(event.asked_by))
+
+
+def _non_finite(event: NonFiniteSeen) -> Line:
+    where = "" if event.index is None else tr(", micro-batch {index}").format(index=event.index + 1)
+    policy = {"skip": tr("update skipped"), "drop": tr("replayed without it"), "halt": tr("halted")}[
+        event.policy
+    ]
+    text = tr("{quantity} {value} at step {step:,}{where}: {policy}").format(
+        quantity=_upper(tr(event.quantity)), value=event.value, step=event.step, where=where, policy=policy
+    )
+    detail = tr("samples {which}").format(which=", ".join(map(str, event.sample_indices[:20])))
+    return Line(text, "bad", detail=detail if event.sample_indices else "")
+
+
+def end_reason(code: str) -> str:
+    """Why an attempt ended, when it did not fail."""
+    return tr(END_REASONS.get(code, code))
+
+
+def _ended(event: RunFinished | RunStopped | RunFailed) -> Line:
+    match event:
+        case RunFinished():
+            return Line(
+                tr("Finished at step {step:,}").format(step=event.step),
+                "good",
+                detail=end_reason(event.reason),
+            )
+        case RunStopped():
+            return Line(
+                tr("Stopped after step {step:,}").format(step=event.step), detail=end_reason(event.reason)
+            )
+        case RunFailed():
+            text = tr("Failed at step {step:,}: {why}").format(step=event.step, why=failure(event))
+            return Line(text, "bad", detail=event.where)
+        case _:
+            assert_never(event)
