@@ -1,0 +1,1 @@
+"""Runs as a person handles them: the interpreter, the start, the stop, the list. No Qt, no torch."""

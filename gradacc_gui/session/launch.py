@@ -1,0 +1,162 @@
+"""Start a trainer that outlives whoever starts it, and notice when it dies at once.
+
+The trainer is detached: its own session (on Windows its own process group, without a console), no
+standard input, output to `trainer.log`. Closing or killing the window never stops it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from gradacc_gui.session.interpreter import (
+    NO_CONSOLE,
+    Interpreter,
+    InterpreterError,
+    installs,
+    trainer_environment,
+)
+from trainer_backend.errors import RunDirectoryError
+from trainer_backend.run_directory import RunDirectory, private_opener
+
+TAIL_BYTES: Final = 16 * 1024
+TAIL_LINES: Final = 20
+START_MARK: Final = "gradacc starts a trainer"
+"""In the line that opens each attempt in trainer.log."""
+
+
+class Died(msgspec.Struct, frozen=True, kw_only=True):
+    """A trainer's process has ended. Its journal says how the run did; this is for when it cannot."""
+
+    exit_code: int
+    """Negative: the signal that ended it."""
+    last_lines: tuple[str, ...]
+    """Of what it printed since this start; where an import error or a segmentation fault shows."""
+
+    @property
+    def clean(self) -> bool:
+        """Whether it ended by itself and well."""
+        return self.exit_code == 0
+
+    def sentence(self) -> str:
+        """How it ended, in words."""
+        if self.exit_code >= 0:
+            how = f"ended with exit code {self.exit_code}"
+        else:
+            try:
+                how = f"was ended by {signal.Signals(-self.exit_code).name}"
+            except ValueError:
+                how = f"was ended by signal {-self.exit_code}"
+        last = next((line.strip() for line in reversed(self.last_lines) if line.strip()), "")
+        return f"The trainer {how}." + (f" Its last line: {last}" if last else "")
+
+
+class Launch:
+    """A trainer that this process started. Dropping it leaves the trainer alone."""
+
+    def __init__(self, run: RunDirectory, process: subprocess.Popen[bytes], log_offset: int) -> None:
+        self.run = run
+        self.pid = process.pid
+        self.started_at = time.time()
+        self._process = process
+        self._log_offset = log_offset
+        self._died: Died | None = None
+
+    def poll(self) -> Died | None:
+        """How the process ended, or None while it lives. Never waits; call it from a timer."""
+        if self._died is None:
+            code = self._process.poll()  # reaps the child, so that no zombie "runs"
+            if code is not None:
+                self._died = Died(exit_code=code, last_lines=last_lines(self.run, since=self._log_offset))
+        return self._died
+
+    def leave(self) -> None:
+        """Let go of the trainer, which goes on; for a process that ends before it."""
+        # Popen warns of a child that still runs when it is dropped; here that is the purpose.
+        if self._process.returncode is None:
+            self._process.returncode = 0
+
+
+def start(run: RunDirectory, interpreter: Interpreter) -> Launch:
+    """Start (or go on with) a run. Does not wait for the trainer.
+
+    Raises InterpreterError when the interpreter cannot train or something must be installed first
+    (`interpreter.installs`), RunDirectoryError when a trainer runs there already or nothing can be written.
+    """
+    run.check()
+    waiting = installs(interpreter)
+    if waiting:
+        names = ", ".join(step.need.package for step in waiting)
+        message = f"{interpreter.executable} lacks {names}; gradacc can put them into a folder of its own."
+        raise InterpreterError(message)
+    if run.is_alive():
+        message = f"A trainer already runs in {run.path} (process {run.pid()}). Stop it first."
+        raise RunDirectoryError(message)
+    environment = trainer_environment(interpreter)
+    command = [interpreter.executable, "-P", "-m", "trainer_backend", "run", str(run.path)]
+    offset = _begin_log(run, interpreter)
+    try:
+        with open(run.log_path, "ab", opener=private_opener) as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=run.path,
+                env=environment,
+                close_fds=True,
+                **_detached(),
+            )
+    except OSError as error:
+        message = f"The trainer cannot be started: {error.strerror} ({interpreter.executable})."
+        raise InterpreterError(message) from error
+    return Launch(run, process, offset)
+
+
+def _begin_log(run: RunDirectory, interpreter: Interpreter) -> int:
+    """Say in trainer.log what is started; gives where its own output begins."""
+    line = (
+        f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {START_MARK}:"
+        f" {interpreter.executable}, Python {interpreter.version_text}, torch {interpreter.torch_version}\n"
+    )
+    try:
+        with open(run.log_path, "ab", opener=private_opener) as log:
+            log.write(line.encode())
+            return log.tell()
+    except OSError as error:
+        message = f"{run.log_path} cannot be written: {error.strerror}. The folder is read-only or full."
+        raise RunDirectoryError(message) from error
+
+
+def _detached() -> dict[str, Any]:
+    if sys.platform == "win32":
+        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | NO_CONSOLE}
+    return {"start_new_session": True}
+
+
+def last_lines(run: RunDirectory, *, count: int = TAIL_LINES, since: int = 0) -> tuple[str, ...]:
+    """The newest lines of trainer.log (behind byte `since`); at most 16 KiB are read."""
+    return tail(run.log_path, count=count, since=since)
+
+
+def tail(path: Path, *, count: int = TAIL_LINES, since: int = 0) -> tuple[str, ...]:
+    """The newest lines of a text file; empty when it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            start_at = max(since, size - TAIL_BYTES)
+            file.seek(start_at)
+            text = file.read(TAIL_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ()
+    lines = text.splitlines()
+    if start_at > since and lines:
+        lines = lines[1:]  # cut somewhere in its middle
+    return tuple(lines[-count:])

@@ -1,0 +1,289 @@
+"""The list of runs: what each is doing, told from its lock and its journal, with bounded reads.
+
+Alive means locked. A run that is not alive and whose newest attempt has no end is *interrupted*. A
+directory that cannot be read is *damaged*, with a sentence, and never hides the others.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from gradacc_gui.session.launch import START_MARK, last_lines
+from trainer_backend.errors import GradaccError, RunDirectoryError
+from trainer_backend.journal import JournalReader, columns, seal
+from trainer_backend.protocol import (
+    OptimizerStepMeasured,
+    Paused,
+    Record,
+    Resumed,
+    RolledBack,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    RunStopped,
+)
+from trainer_backend.recipe import name_in
+from trainer_backend.run_directory import RunDirectory, all_runs
+
+STARTING_S: Final = 20.0
+"""How long a trainer may take from its start to its lock before the run counts as interrupted."""
+SQLITE_MAGIC: Final = b"SQLite format 3\0"
+WAL_VERSION: Final = 2
+"""Bytes 18 and 19 of a database file in WAL mode (SQLite file format, section 1.3.3)."""
+
+
+class RunState(enum.Enum):
+    """What a run is doing."""
+
+    STARTING = "starting"
+    LIVE = "live"
+    PAUSED = "paused"
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+    DAMAGED = "damaged"
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether a trainer works in it, or is about to."""
+        return self in (RunState.STARTING, RunState.LIVE, RunState.PAUSED)
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether a new attempt may go on from its last checkpoint."""
+        return self in (RunState.STOPPED, RunState.FAILED, RunState.INTERRUPTED)
+
+
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the list."""
+
+    run: RunDirectory
+    name: str
+    state: RunState
+    attempt: int = 0
+    step: int = 0
+    samples_seen: int = 0
+    loss: float | None = None
+    """Of the newest optimizer step; None when there is none."""
+    started_at: float | None = None
+    """Of the first attempt."""
+    seen_at: float | None = None
+    """Of the newest event."""
+    reason: str = ""
+    """Why it ended, or what is damaged: a code of the trainer's, or a sentence."""
+
+
+_DECIDING: Final = (RunStarted, Paused, Resumed, RunFinished, RunStopped, RunFailed)
+
+
+def list_runs() -> list[RunSummary]:
+    """Every run of this user, newest first. A few small reads a run."""
+    return [summarise(run) for run in all_runs()]
+
+
+def summarise(run: RunDirectory) -> RunSummary:
+    """What a run is doing now. Never raises for what lies in its directory: that is *damaged*."""
+    alive = run.is_alive()  # before the journal is read: an end that is written in between is then seen
+    name = name_in(run.recipe_path) or run.id
+    try:
+        run.check()
+        if not run.journal_path.is_file():
+            return _without_journal(run, name, alive=alive)
+        with open_journal(run, alive=alive) as reader:
+            return _from_journal(run, name, reader, alive=alive)
+    except GradaccError as error:
+        return RunSummary(run=run, name=name, state=RunState.DAMAGED, reason=str(error))
+
+
+def _without_journal(run: RunDirectory, name: str, *, alive: bool) -> RunSummary:
+    if alive or _just_launched(run, since=0.0):
+        return RunSummary(run=run, name=name, state=RunState.STARTING)
+    with suppress(OSError):
+        if any(run.checkpoints_path.iterdir()):
+            message = f"{run.path} is half copied: it has checkpoints but no run.sqlite. Copy it again."
+            raise RunDirectoryError(message)
+    lines = last_lines(run, count=1)
+    reason = lines[0] if lines else "it was never started"
+    return RunSummary(run=run, name=name, state=RunState.INTERRUPTED, reason=reason)
+
+
+def _just_launched(run: RunDirectory, *, since: float) -> bool:
+    """Whether a start is the last word in trainer.log, and newer than the journal's newest event."""
+    with suppress(OSError):
+        launched_at = run.log_path.stat().st_mtime
+        if launched_at > since and time.time() - launched_at < STARTING_S:
+            lines = last_lines(run, count=1)
+            return bool(lines) and lines[0].startswith("---") and START_MARK in lines[0]
+    return False
+
+
+def _from_journal(run: RunDirectory, name: str, reader: JournalReader, *, alive: bool) -> RunSummary:
+    deciding = reader.newest_fact(*_DECIDING)
+    first = reader.first_fact(RunStarted)
+    if first is not None and isinstance(first.event, RunStarted) and first.event.name:
+        name = first.event.name
+    step, samples_seen, loss, seen_at = _progress(reader)
+    seen_at = max(seen_at, deciding.at if deciding else 0.0)
+    state, reason = _state(run, deciding, alive=alive, seen_at=seen_at)
+    return RunSummary(
+        run=run,
+        name=name,
+        state=state,
+        attempt=deciding.attempt if deciding else 1,
+        step=step,
+        samples_seen=samples_seen,
+        loss=loss,
+        started_at=first.at if first else None,
+        seen_at=seen_at or None,
+        reason=reason,
+    )
+
+
+def _progress(reader: JournalReader) -> tuple[int, int, float | None, float]:
+    """Step, samples, loss and time of the newest optimizer step that is not rolled back."""
+    row = reader.newest(OptimizerStepMeasured)
+    rolled = reader.newest_fact(RolledBack)
+    seq = 0
+    result: tuple[int, int, float | None, float] = (0, 0, None, 0.0)
+    if row is not None:
+        value = dict(zip(columns(OptimizerStepMeasured), row, strict=True))
+        seq = value["seq"]
+        result = (value["step"], value["samples_seen"], value["loss"], value["at"])
+    if rolled is not None and rolled.seq > seq and isinstance(rolled.event, RolledBack):
+        return rolled.event.to_step, rolled.event.to_samples, None, rolled.at
+    return result
+
+
+def _state(
+    run: RunDirectory, deciding: Record | None, *, alive: bool, seen_at: float
+) -> tuple[RunState, str]:
+    event = deciding.event if deciding else None
+    ended = isinstance(event, (RunFinished, RunStopped, RunFailed))
+    if alive:
+        if event is None or ended:  # a new attempt that has not said RunStarted yet
+            return RunState.STARTING, ""
+        return (RunState.PAUSED if isinstance(event, Paused) else RunState.LIVE), ""
+    if _just_launched(run, since=seen_at) and not ended:
+        return RunState.STARTING, ""
+    match event:
+        case RunFinished():
+            return RunState.FINISHED, event.reason
+        case RunStopped():
+            return RunState.STOPPED, event.reason
+        case RunFailed():
+            return RunState.FAILED, event.reason
+        case _:
+            lines = last_lines(run, count=1)
+            return RunState.INTERRUPTED, lines[0] if lines else ""
+
+
+# ------------------------------------------------------------------------- opening a journal
+
+
+@contextmanager
+def open_journal(run: RunDirectory, *, alive: bool | None = None) -> Iterator[JournalReader]:
+    """A reader of a run's journal, however it lies: live, sealed, or unsealed in a read-only place.
+
+    Raises RunDirectoryError when it cannot be read at all.
+    """
+    is_alive = run.is_alive() if alive is None else alive
+    with ExitStack() as stack:
+        if not is_alive and not os.access(run.path, os.W_OK):
+            reader = _open_read_only(run, stack)
+        else:
+            reader = JournalReader(run.journal_path)
+        stack.callback(reader.close)
+        yield reader
+
+
+def _open_read_only(run: RunDirectory, stack: ExitStack) -> JournalReader:
+    """Where SQLite may not make the files beside the journal that its WAL mode needs.
+
+    With a WAL, both are copied, for without it the newest events are missing, silently. Without one,
+    `immutable=1` is right: an ended run's journal changes no more.
+    """
+    path, wal = run.journal_path, wal_of(run.journal_path)
+    try:
+        if not (wal.is_file() and wal.stat().st_size):
+            return JournalReader(path, immutable=_is_in_wal_mode(path))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gradacc-")))
+        shutil.copyfile(wal, folder / wal.name)
+        return JournalReader(Path(shutil.copyfile(path, folder / path.name)))
+    except OSError as error:
+        message = f"The journal {path} cannot be copied: {error.strerror}. It is damaged or half copied."
+        raise RunDirectoryError(message) from error
+
+
+def wal_of(path: Path) -> Path:
+    """The write-ahead log that SQLite keeps beside a journal."""
+    return path.with_name(f"{path.name}-wal")
+
+
+def _is_in_wal_mode(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            header = file.read(20)
+    except OSError:
+        return False
+    return header.startswith(SQLITE_MAGIC) and WAL_VERSION in header[18:20]
+
+
+# --------------------------------------------------------------------------- seal and delete
+
+
+def seal_ended(runs: list[RunSummary]) -> list[RunSummary]:
+    """Fold the WAL of ended runs into their journals; gives those that could not be (try again later)."""
+    waiting = []
+    for summary in runs:
+        if summary.state.is_alive or summary.state is RunState.DAMAGED:
+            continue
+        path = summary.run.journal_path
+        if _is_in_wal_mode(path) and (summary.run.is_alive() or not seal(path)):
+            waiting.append(summary)
+    return waiting
+
+
+_FILES: Final = (
+    "run.sqlite",
+    "run.sqlite-wal",
+    "run.sqlite-shm",
+    "run.sqlite-journal",
+    "trainer.log",
+    "recipe.toml",
+)
+_FOLDERS: Final = ("inbox", "checkpoints", "artifacts")
+
+
+def delete_run(run: RunDirectory) -> None:
+    """Remove a run that is not alive: what gradacc made, and nothing that lies beside it.
+
+    Raises RunDirectoryError when it is alive, or something cannot be removed.
+    """
+    run.check()
+    try:
+        with run.locked():  # no trainer starts in it meanwhile
+            for name in _FOLDERS:
+                if (run.path / name).is_dir() and not (run.path / name).is_symlink():
+                    shutil.rmtree(run.path / name)
+            for name in _FILES:
+                (run.path / name).unlink(missing_ok=True)
+        run.lock_path.unlink(missing_ok=True)
+    except OSError as error:
+        message = f"{run.path} cannot be deleted: {error.strerror}. Check its rights."
+        raise RunDirectoryError(message) from error
+    with suppress(OSError):  # something of the user's lies in it: that stays
+        run.path.rmdir()
+
+
+__all__ = ["RunState", "RunSummary", "delete_run", "list_runs", "open_journal", "seal_ended", "summarise"]

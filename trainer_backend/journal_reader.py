@@ -1,0 +1,236 @@
+"""The reading side of the journal: bounded slices, no cursor kept open, so the writer is never held up."""
+
+# ruff: noqa: S608 - names of tables and columns come from our own types, values are bound
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from trainer_backend.errors import RunDirectoryError
+from trainer_backend.journal_rows import (
+    FACTOR,
+    columns,
+    columns_in,
+    event_of,
+    fact_of,
+    quoted,
+    rollup_columns,
+    without_nan_text,
+)
+from trainer_backend.protocol import FACTS, MEASUREMENTS, Event, Record
+
+PATIENCE_S: Final = 0.02
+"""How long a read waits for a lock (held only while a journal is opened, mended or sealed)."""
+
+
+class Slice:
+    """What one read gives: all that happened after `after`, up to and including `last`."""
+
+    __slots__ = ("after", "facts", "last", "rows")
+
+    def __init__(
+        self, after: int, last: int, rows: dict[type[Event], list[tuple[Any, ...]]], facts: list[Record]
+    ) -> None:
+        self.after = after
+        self.last = last
+        self.rows = rows
+        self.facts = facts
+
+    def __len__(self) -> int:
+        return len(self.facts) + sum(map(len, self.rows.values()))
+
+    def records(self) -> list[Record]:
+        """Every event, typed, in the order of `seq`."""
+        records = list(self.facts)
+        for kind, rows in self.rows.items():
+            records += (Record(row[0], row[1], row[2], event_of(kind, row)) for row in rows)
+        records.sort(key=lambda record: record.seq)
+        return records
+
+
+class JournalReader:
+    """Reads a journal while others write it. Every method raises RunDirectoryError for a damaged one.
+
+    A journal that its trainer is just making is empty, not damaged. `immutable` is only for a journal
+    without a WAL in a place where nothing may be written (with a WAL it would hide rows, silently).
+    """
+
+    def __init__(self, path: Path, *, immutable: bool = False) -> None:
+        if not path.is_file():
+            message = f"There is no journal at {path}. The run directory is incomplete."
+            raise RunDirectoryError(message)
+        self._path = path
+        self._kinds: dict[type[Event], str] = {}
+        uri = f"{path.absolute().as_uri()}?mode=ro" + ("&immutable=1" if immutable else "")
+        with self._damage_told():
+            self._connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=PATIENCE_S)
+        try:
+            self._is_ready()
+        except RunDirectoryError:
+            self._connection.close()
+            raise
+
+    @contextmanager
+    def _damage_told(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            message = f"The journal {self._path} cannot be read: {error}. It is damaged or half copied."
+            raise RunDirectoryError(message) from error
+
+    def _is_ready(self) -> bool:
+        """Whether the journal has its tables. They are made in one transaction, so all are there or none."""
+        if self._kinds:
+            return True
+        with self._damage_told():
+            try:
+                self._kinds = self._known_kinds()
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error):
+                    raise
+        return bool(self._kinds)
+
+    def _known_kinds(self) -> dict[type[Event], str]:
+        """What to select of the tables this journal has; columns it lacks (an older writer) are NULL."""
+        kinds = {}
+        for kind in MEASUREMENTS:
+            have = columns_in(self._connection, kind.__name__)
+            if have:
+                wanted = ", ".join(
+                    f'"{name}"' if name in have else f'NULL AS "{name}"' for name in columns(kind)
+                )
+                kinds[kind] = f"SELECT {wanted} FROM {kind.__name__}"
+        return kinds
+
+    def read(self, after: int = 0, limit: int = 20_000) -> Slice:
+        """At most about `limit` events after `after`, from one consistent state of the journal."""
+        nothing = Slice(after, after, {}, [])
+        if not self._is_ready():
+            return nothing
+        with self._damage_told():
+            try:
+                if self._newest_seq() <= after:
+                    return nothing
+                self._connection.execute("BEGIN")
+                try:
+                    rows, found, last = self._read_between(after, after + limit)
+                finally:
+                    self._connection.execute("COMMIT")
+            except sqlite3.OperationalError as error:
+                if _is_busy(error):  # it is being sealed or mended: nothing new now, the next look will tell
+                    return nothing
+                raise
+        return Slice(after, last, rows, _records(found))
+
+    def _read_between(
+        self, after: int, end: int
+    ) -> tuple[dict[type[Event], list[tuple[Any, ...]]], list[tuple[Any, ...]], int]:
+        rows: dict[type[Event], list[tuple[Any, ...]]] = {}
+        last = after
+        connection = self._connection
+        for kind, select in self._kinds.items():
+            found = connection.execute(
+                f"{select} WHERE seq>? AND seq<=? ORDER BY seq", (after, end)
+            ).fetchall()
+            if found:
+                rows[kind] = without_nan_text(found)
+                last = max(last, found[-1][0])
+        facts = connection.execute(
+            "SELECT seq, attempt, at, type, body FROM facts WHERE seq>? AND seq<=? ORDER BY seq", (after, end)
+        ).fetchall()
+        if facts:
+            last = max(last, facts[-1][0])
+        if last == after:
+            last = end  # a gap (lost measurements) wider than the limit: there is more behind it
+        return rows, facts, last
+
+    def head(self) -> int:
+        """The newest sequence number; 0 when there is none."""
+        if not self._is_ready():
+            return 0
+        with self._damage_told():
+            return self._newest_seq()
+
+    def _newest_seq(self) -> int:
+        return newest_seq(self._connection, self._kinds)
+
+    def facts(self, *kinds: type[Event]) -> list[Record]:
+        """All facts (of these kinds), in order; cheap, since facts are few."""
+        return self._facts(kinds, "ORDER BY seq")
+
+    def newest_fact(self, *kinds: type[Event]) -> Record | None:
+        """The newest fact of these kinds."""
+        found = self._facts(kinds, "ORDER BY seq DESC LIMIT 1")
+        return found[0] if found else None
+
+    def first_fact(self, *kinds: type[Event]) -> Record | None:
+        """The oldest fact of these kinds."""
+        found = self._facts(kinds, "ORDER BY seq LIMIT 1")
+        return found[0] if found else None
+
+    def _facts(self, kinds: Sequence[type[Event]], order: str) -> list[Record]:
+        names = [kind.__name__ for kind in kinds] or list(FACTS)
+        marks = ",".join("?" * len(names))
+        sql = f"SELECT seq, attempt, at, type, body FROM facts WHERE type IN ({marks}) {order}"
+        return _records(self._query(sql, names))
+
+    def read_rows(self, kind: type[Event], first: int, last: int) -> list[tuple[Any, ...]]:
+        """Rows of one measurement with first <= seq <= last; the caller bounds the range."""
+        if not self._is_ready() or kind not in self._kinds:
+            return []
+        return self.select(f"{self._kinds[kind]} WHERE seq>=? AND seq<=? ORDER BY seq", (first, last))
+
+    def newest(self, kind: type[Event]) -> tuple[Any, ...] | None:
+        """The newest row of one measurement."""
+        if not self._is_ready() or kind not in self._kinds:
+            return None
+        found = self.select(f"{self._kinds[kind]} ORDER BY seq DESC LIMIT 1")
+        return found[0] if found else None
+
+    def read_rollup(
+        self, kind: type[Event], level: int, first_seq: int, last_seq: int
+    ) -> list[tuple[Any, ...]]:
+        """Roll-up rows (see `rollup_columns`) of `level` that overlap a range of sequence numbers."""
+        width = FACTOR**level
+        return self.select(
+            f"SELECT {quoted(rollup_columns(kind))} FROM {kind.__name__}_rollup"
+            " WHERE level=? AND bucket>=? AND bucket<=? ORDER BY bucket",
+            (level, first_seq // width, last_seq // width),
+        )
+
+    def select(self, sql: str, parameters: Sequence[float] = ()) -> list[tuple[Any, ...]]:
+        """Rows of one bounded SELECT over the tables, NaN real again.
+
+        For readers that want a few columns of long stretches: all of a roll-up's take ten times as long.
+        """
+        return without_nan_text(self._query(sql, parameters))
+
+    def _query(self, sql: str, parameters: Sequence[float | str]) -> list[tuple[Any, ...]]:
+        if not self._is_ready():
+            return []
+        with self._damage_told():
+            return self._connection.execute(sql, parameters).fetchall()
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._connection.close()
+
+
+def _records(found: list[tuple[Any, ...]]) -> list[Record]:
+    events = ((row, fact_of(row[3], row[4])) for row in found)
+    return [Record(row[0], row[1], row[2], event) for row, event in events if event is not None]
+
+
+def newest_seq(connection: sqlite3.Connection, kinds: Iterable[type[Event]] = MEASUREMENTS) -> int:
+    """The largest sequence number in the journal; 0 when it is empty. About 10 us."""
+    tables = ("facts", *(kind.__name__ for kind in kinds))
+    newest = ", ".join(f"coalesce((SELECT max(seq) FROM {table}), 0)" for table in tables)
+    found: int = connection.execute(f"SELECT max({newest})").fetchone()[0]
+    return found
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

@@ -1,0 +1,252 @@
+"""How events lie in the journal's tables: schema, rows, roll-ups. Pure; `journal` writes and reads them.
+
+Each measurement type has a table named as its class, whose columns are `seq`, `attempt`, `at` and
+the struct's fields in order; facts share one table, as JSON (with Python's NaN and Infinity).
+SQLite stores NaN as NULL, so a measurement's NaN is kept as the text 'NaN'.
+"""
+
+# ruff: noqa: S608 - names of tables and columns come from our own types, values are bound
+from __future__ import annotations
+
+import functools
+import json
+import math
+import sqlite3
+import types
+from collections.abc import Iterable
+from typing import Any, Final, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from trainer_backend.protocol import FACTS, MEASUREMENTS, AnyEvent, Event
+
+FACTOR: Final = 64
+"""A roll-up's bucket covers this many of the level below."""
+LEVELS: Final = 3
+SCHEMA_VERSION: Final = 1
+NAN: Final = "NaN"
+LARGEST_FLOAT: Final = "1.7976931348623157e308"
+_LARGEST_INTEGER: Final = 2**63 - 1
+
+
+@functools.cache
+def columns(kind: type[Event]) -> tuple[str, ...]:
+    """Columns of a measurement's table, in order."""
+    return ("seq", "attempt", "at", *kind.__struct_fields__)
+
+
+@functools.cache
+def numeric_fields(kind: type[Event]) -> tuple[str, ...]:
+    """Fields of a measurement that roll-ups cover."""
+    hints = get_type_hints(kind)
+
+    def is_number(hint: Any) -> bool:  # noqa: ANN401 - any annotation
+        parts = get_args(hint) if get_origin(hint) is types.UnionType else (hint,)
+        return any(part in (int, float) for part in parts)
+
+    return tuple(name for name in kind.__struct_fields__ if is_number(hints[name]))
+
+
+@functools.cache
+def _whole_fields(kind: type[Event]) -> frozenset[str]:
+    """Fields that hold whole numbers (or None), which are never NaN or infinite."""
+    hints = get_type_hints(kind)
+    return frozenset(
+        name for name in numeric_fields(kind) if float not in (hints[name], *get_args(hints[name]))
+    )
+
+
+@functools.cache
+def rollup_columns(kind: type[Event]) -> tuple[str, ...]:
+    """Columns of a measurement's roll-up table, in order."""
+    parts = ("min", "max", "sum", "count", "nan", "posinf", "neginf", "first", "last")
+    fields = (f"{name}_{part}" for name in numeric_fields(kind) for part in parts)
+    return ("level", "bucket", "first_seq", "last_seq", "count", *fields)
+
+
+# ----------------------------------------------------------------------------------- schema
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Column names for SQL (`index` is one of its words)."""
+    return ", ".join(f'"{name}"' for name in names)
+
+
+def tables() -> dict[str, tuple[str, ...]]:
+    """Every table of measurements, and the columns it must have."""
+    found: dict[str, tuple[str, ...]] = {}
+    for kind in MEASUREMENTS:
+        found[kind.__name__] = columns(kind)
+        found[f"{kind.__name__}_rollup"] = rollup_columns(kind)
+    return found
+
+
+def make_schema(connection: sqlite3.Connection) -> None:
+    """Make what a journal lacks, in one transaction: a reader sees all tables or none.
+
+    A journal of an older version gets the columns that came since; its rows have NULL there.
+    """
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS facts"
+            " (seq INTEGER PRIMARY KEY, attempt, at REAL, type TEXT, body TEXT)"
+        )
+        for kind in MEASUREMENTS:
+            fields = quoted(kind.__struct_fields__)
+            connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {kind.__name__}"
+                f" (seq INTEGER PRIMARY KEY, attempt, at REAL, {fields})"
+            )
+            connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {kind.__name__}_rollup ({quoted(rollup_columns(kind))},"
+                " PRIMARY KEY (level, bucket)) WITHOUT ROWID"
+            )
+        for table, wanted in tables().items():
+            have = columns_in(connection, table)
+            for name in wanted:
+                if name not in have:
+                    connection.execute(f'ALTER TABLE {table} ADD COLUMN "{name}"')
+        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def columns_in(connection: sqlite3.Connection, table: str) -> set[str]:
+    """Columns that a table has; none when there is no such table."""
+    return {row[1] for row in connection.execute(f"PRAGMA table_info({table})").fetchall()}
+
+
+@functools.cache
+def insert(kind: type[Event]) -> str:
+    """SQL that inserts one row of a measurement."""
+    names = columns(kind)
+    return f"INSERT INTO {kind.__name__} ({quoted(names)}) VALUES ({','.join('?' * len(names))})"
+
+
+# ----------------------------------------------------------------------------------- roll-ups
+
+
+@functools.cache
+def rollup_from_rows(kind: type[Event]) -> str:
+    """SQL that rolls rows (level 0) with :first <= seq < :end up into level 1."""
+    sums, edges = [], []
+    for name in numeric_fields(kind):
+        field = f't."{name}"'
+        if name in _whole_fields(kind):  # the half of the columns, at a third of the time
+            finite, strange = field, f"0 AS {name}_nan, 0 AS {name}_posinf, 0 AS {name}_neginf"
+        else:
+            # In SQLite's order any text (NaN) lies behind every number, infinity included.
+            finite = f"CASE WHEN {field} BETWEEN -{LARGEST_FLOAT} AND {LARGEST_FLOAT} THEN {field} END"
+            strange = (
+                f"count(CASE WHEN {field}>9e999 THEN 1 END) AS {name}_nan,"
+                f" count(CASE WHEN {field}=9e999 THEN 1 END) AS {name}_posinf,"
+                f" count(CASE WHEN {field}=-9e999 THEN 1 END) AS {name}_neginf"
+            )
+        sums.append(
+            f"min({finite}) AS {name}_min, max({finite}) AS {name}_max, total({finite}) AS {name}_sum,"
+            f" count({finite}) AS {name}_count, {strange}"
+        )
+        parts = [f"g.{name}_{part}" for part in ("min", "max", "sum", "count", "nan", "posinf", "neginf")]
+        edges.append(", ".join([*parts, f'a."{name}"', f'z."{name}"']))
+    table = kind.__name__
+    return (
+        f"INSERT OR REPLACE INTO {table}_rollup ({quoted(rollup_columns(kind))})"
+        f" SELECT 1, g.bucket, g.first_seq, g.last_seq, g.n,"
+        f" {', '.join(edges)} FROM (SELECT seq/{FACTOR} AS bucket, min(seq) AS first_seq,"
+        f" max(seq) AS last_seq, count(*) AS n, {', '.join(sums)} FROM {table} t"
+        f" WHERE seq>=:first AND seq<:end GROUP BY seq/{FACTOR}) g"
+        f" JOIN {table} a ON a.seq=g.first_seq JOIN {table} z ON z.seq=g.last_seq"
+    )
+
+
+@functools.cache
+def rollup_from_level(kind: type[Event]) -> str:
+    """SQL that rolls buckets :first <= bucket < :end of the level below up into :level."""
+    table = f"{kind.__name__}_rollup"
+    sums, edges = [], []
+    for name in numeric_fields(kind):
+        added = ", ".join(
+            f"total({name}_{part}) AS {name}_{part}" for part in ("sum", "count", "nan", "posinf", "neginf")
+        )
+        sums.append(f"min({name}_min) AS {name}_min, max({name}_max) AS {name}_max, {added}")
+        parts = [f"g.{name}_{part}" for part in ("min", "max", "sum", "count", "nan", "posinf", "neginf")]
+        edges.append(", ".join([*parts, f"a.{name}_first", f"z.{name}_last"]))
+    return (
+        f"INSERT OR REPLACE INTO {table} ({quoted(rollup_columns(kind))})"
+        f" SELECT :level, g.parent, g.first_seq, g.last_seq, g.n,"
+        f" {', '.join(edges)} FROM (SELECT bucket/{FACTOR} AS parent, min(bucket) AS first_bucket,"
+        f" max(bucket) AS last_bucket, min(first_seq) AS first_seq, max(last_seq) AS last_seq,"
+        f' total("count") AS n, {", ".join(sums)} FROM {table}'
+        f" WHERE level=:level-1 AND bucket>=:first AND bucket<:end GROUP BY bucket/{FACTOR}) g"
+        f" JOIN {table} a ON a.level=:level-1 AND a.bucket=g.first_bucket"
+        f" JOIN {table} z ON z.level=:level-1 AND z.bucket=g.last_bucket"
+    )
+
+
+# --------------------------------------------------------------------------------------- rows
+
+
+def row_of(seq: int, attempt: int, at: float, event: Event) -> tuple[Any, ...]:
+    """A measurement's row."""
+    values = msgspec.structs.astuple(event)
+    for value in values:
+        # A value that differs from itself is NaN; dicts are the only non-scalars of measurements.
+        if value != value or value.__class__ is dict:  # noqa: PLR0124
+            return (seq, attempt, at, *map(storable, values))
+    return (seq, attempt, at, *values)
+
+
+def storable(value: Any) -> Any:  # noqa: ANN401 - any field's value
+    """What SQLite takes, whatever a field was given: no event may keep the others from the disk."""
+    match value:
+        case None:
+            return None
+        case int():
+            return int(value) if -_LARGEST_INTEGER <= value <= _LARGEST_INTEGER else float(value)
+        case float():
+            return NAN if math.isnan(value) else float(value)
+        case str():
+            return value.encode("utf-8", "replace").decode()
+        case dict():
+            return json.dumps(value, default=storable)
+        case _:
+            try:
+                return storable(float(value))  # a number of another library
+            except (TypeError, ValueError):
+                return str(value)
+
+
+def event_of(kind: type[Event], row: tuple[Any, ...]) -> AnyEvent:
+    """The measurement that a row holds."""
+    fields = dict(zip(kind.__struct_fields__, row[3:], strict=False))
+    if isinstance(fields.get("metrics"), str):
+        fields["metrics"] = json.loads(fields["metrics"])
+    return kind(**fields)  # type: ignore[return-value]  # a member of the union, by its table
+
+
+def body_of(event: Event) -> str:
+    """A fact as JSON."""
+    return json.dumps(msgspec.to_builtins(event, enc_hook=storable))
+
+
+def fact_of(name: str, body: str) -> AnyEvent | None:
+    """The fact that a row holds; None when a newer (or much older) gradacc wrote it."""
+    kind = FACTS.get(name)
+    if kind is None:
+        return None
+    try:
+        return msgspec.convert(json.loads(body), kind)  # type: ignore[return-value]  # a member of the union
+    except (msgspec.ValidationError, ValueError):
+        return None
+
+
+def without_nan_text(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Rows with their NaNs real again."""
+    nan = math.nan
+    return [
+        tuple(nan if value == NAN else value for value in row) if NAN in row else row  # rare
+        for row in rows
+    ]
