@@ -185,7 +185,7 @@ def _one_field(field: inspect.Field) -> type:
 def _annotations() -> dict[int, Any]:
     sections = [kind for kind in section_types(None).values() if kind is not None]
     sections += [part for kind in KINDS.values() for part in (kind.task, kind.data)]
-    annotations = {}
+    annotations: dict[int, Any] = {}
     for section in dict.fromkeys(sections):
         hints = {entry.encode_name: entry.type for entry in msgspec.structs.fields(section)}
         annotations |= {id(field): hints[name] for name, field in fields(section).items()}

@@ -11,6 +11,17 @@ from trainer_backend.kinds.custom import CustomData, CustomTask
 from trainer_backend.kinds.language_model import LanguageModelData, LanguageModelTask
 from trainer_backend.section import Section
 
+__all__ = [
+    "KINDS",
+    "CausalLMData",
+    "CausalLMTask",
+    "CustomData",
+    "CustomTask",
+    "Kind",
+    "LanguageModelData",
+    "LanguageModelTask",
+]
+
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """A kind of task: what its two tables hold, and what it needs installed."""

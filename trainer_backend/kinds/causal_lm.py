@@ -34,7 +34,7 @@ class CausalLMTask(Section, frozen=True, kw_only=True):
         ),
     ] = "lora"
     lora_rank: Annotated[int, Meta(title="LoRA rank", ge=1, le=4096)] = 16
-    lora_alpha: Annotated[float, Meta(title="LoRA alpha", gt=0, le=1e6)] = 32.0
+    lora_alpha: Annotated[int, Meta(title="LoRA alpha", ge=1, le=1_000_000)] = 32
     lora_dropout: Annotated[float, Meta(title="LoRA dropout", ge=0, lt=1)] = 0.0
     lora_targets: Annotated[
         tuple[str, ...],
@@ -78,7 +78,7 @@ class CausalLMTask(Section, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=2, le=10**9)] | None,
         Meta(
             title="Token budget",
-            description="Padding only: rows are grouped so that a micro-batch of 1 is at most so many tokens.",
+            description="Padding only: rows are grouped so that one item is at most so many tokens.",
             extra={"unit": "tokens", "advanced": True},
         ),
     ] = None

@@ -25,7 +25,7 @@ class CustomTask(Section, frozen=True, kw_only=True):
     options: Annotated[
         dict[str, Any],
         Meta(title="Options", description="Keyword arguments of the entry, as TOML."),
-    ] = {}
+    ] = {}  # noqa: RUF012 - msgspec copies it
     activation_checkpointing: Annotated[
         tuple[str, ...],
         Meta(

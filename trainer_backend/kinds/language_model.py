@@ -43,7 +43,7 @@ class LanguageModelData(Section, frozen=True, kw_only=True):
         ),
     ] = ""
     pattern: Annotated[str, Meta(title="Files", description="Which files of a folder.", min_length=1)] = (
-        "*.py, *.txt, *.md, *.rst, *.jsonl, *.csv, *.tex, *.html, *.xml, *.json, *.c, *.h, *.cpp, *.js, *.ts, *.rs, *.go, *.java"
+        "*.py, *.txt, *.md, *.rst, *.tex, *.html, *.csv, *.json, *.jsonl, *.c, *.h, *.cpp, *.js, *.ts, *.rs"
     )
     validation_fraction: Annotated[
         float, Meta(title="Held out", description="Share of the text, by file.", gt=0, lt=1)

@@ -33,7 +33,11 @@ def test_n_that_is_no_count_is_refused_with_key_value_and_bounds(value: Any) -> 
 def test_every_problem_is_said_at_once() -> None:
     """A person mends a recipe in one go, not one sentence at a time."""
     found = check(
-        {"run": {"device": "tpu", "seed": -1}, "optimizer": {"lr": 1}, "accumulation": {"micro_batch_size": 0}}
+        {
+            "run": {"device": "tpu", "seed": -1},
+            "optimizer": {"lr": 1},
+            "accumulation": {"micro_batch_size": 0},
+        }
     )
     assert isinstance(found, list)
     assert [problem.path for problem in found] == [

@@ -94,7 +94,9 @@ def test_all_faults_of_a_recipe_come_together(tmp_path: Path) -> None:
     assert str(caught.value).count(str(path)) == 2
 
 
-def test_the_recipe_of_a_run_says_where_it_came_from_and_runs_again(recipe_path: Path, tmp_path: Path) -> None:
+def test_the_recipe_of_a_run_says_where_it_came_from_and_runs_again(
+    recipe_path: Path, tmp_path: Path
+) -> None:
     """Its source folder survives being read from another place."""
     recipe_path.with_name("mine.py").write_text("class Task: ...\n", encoding="utf-8")
     recipe = load_recipe(recipe_path)
@@ -123,7 +125,9 @@ def test_the_recipe_of_a_run_says_where_it_came_from_and_runs_again(recipe_path:
         ("run.name=", ("run.name", "")),
     ],
 )
-def test_a_setting_on_the_command_line_is_toml_or_a_bare_word(text: str, expected: tuple[str, object]) -> None:
+def test_a_setting_on_the_command_line_is_toml_or_a_bare_word(
+    text: str, expected: tuple[str, object]
+) -> None:
     """So that people need no quotes around a word."""
     assert parse_setting(text) == expected
 

@@ -1,0 +1,142 @@
+"""How encoded samples become rows and micro-batches.
+
+Letters: b rows, s tokens of a row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Final, Literal
+
+import torch
+
+from trainer_backend.tasks.causal_lm.encoding import Encoded
+
+IGNORED: Final = -100
+"""Target of a token without loss (torch's default `ignore_index`)."""
+SORTED_TOGETHER: Final = 2048
+"""Samples that are sorted by length at once: little padding, still a random order."""
+
+
+@dataclasses.dataclass
+class Rows:
+    """One collated micro-batch."""
+
+    tokens: torch.Tensor
+    """int64 (b, s)"""
+    targets: torch.Tensor
+    """int64 (b, s), already shifted: the token to predict, or IGNORED."""
+    weights: torch.Tensor
+    """fp32 (b, s): what each target's loss weighs; 0 where it is ignored."""
+    positions: torch.Tensor
+    """int64 (b, s), from 0 in each sample."""
+    attended: torch.Tensor | None
+    """int64 (b, s): 0 on padding; None when packed (positions tell samples apart)."""
+    items: int
+    """Entries of the data set in this micro-batch."""
+
+
+class Items(torch.utils.data.Dataset[list[tuple[torch.Tensor, torch.Tensor]]]):
+    """Entries of the data set: one sample, the samples of a packed row, or a group within the budget."""
+
+    def __init__(self, encoded: Encoded, groups: list[list[int]] | None) -> None:
+        self.encoded = encoded
+        self.groups = groups
+
+    def __len__(self) -> int:
+        return len(self.encoded) if self.groups is None else len(self.groups)
+
+    def __getitem__(self, index: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        chosen = [index] if self.groups is None else self.groups[index]
+        return [self.encoded.sample(number) for number in chosen]
+
+
+def packed_groups(lengths: list[int], longest: int, seed: int) -> list[list[int]]:
+    """First-fit over a shuffled order, so that rows of `longest` tokens are nearly full."""
+    order = list(range(len(lengths)))
+    random.Random(seed).shuffle(order)  # noqa: S311 - not for secrets
+    open_rows: list[tuple[int, list[int]]] = []
+    done: list[list[int]] = []
+    for number in order:
+        for place, (left, row) in enumerate(open_rows):
+            if lengths[number] <= left:
+                row.append(number)
+                open_rows[place] = (left - lengths[number], row)
+                break
+        else:
+            open_rows.append((longest - lengths[number], [number]))
+            if len(open_rows) > 64:
+                fullest = min(range(len(open_rows)), key=lambda place: open_rows[place][0])
+                done.append(open_rows.pop(fullest)[1])
+    return done + [row for _, row in open_rows]
+
+
+def budget_groups(lengths: list[int], budget: int, seed: int) -> list[list[int]]:
+    """Groups of samples of like length with rows x longest <= budget (one sample at least)."""
+    order = list(range(len(lengths)))
+    shuffler = random.Random(seed)  # noqa: S311 - not for secrets
+    shuffler.shuffle(order)
+    groups: list[list[int]] = []
+    for begin in range(0, len(order), SORTED_TOGETHER):
+        group: list[int] = []
+        for number in sorted(order[begin : begin + SORTED_TOGETHER], key=lambda entry: lengths[entry]):
+            if group and (len(group) + 1) * lengths[number] > budget:
+                groups.append(group)
+                group = []
+            group.append(number)
+        groups.append(group)
+    return groups
+
+
+def collate(
+    items: list[list[tuple[torch.Tensor, torch.Tensor]]],
+    *,
+    pad_token: int,
+    packed: bool,
+    normalization: Literal["tokens", "samples"],
+) -> Rows:
+    """Lay items out as rows: an item a row when packed, else a sample a row."""
+    rows = items if packed else [[sample] for item in items for sample in item]
+    width = max(sum(len(tokens) for tokens, _ in row) for row in rows)
+    shape = (len(rows), width)
+    tokens_bs = torch.full(shape, pad_token)
+    targets_bs = torch.full(shape, IGNORED)
+    weights_bs = torch.zeros(shape)
+    # Padding of a packed row is a sample of its own: its positions start again at 0.
+    positions_bs = torch.zeros(shape, dtype=torch.int64)
+    attended_bs = torch.zeros(shape, dtype=torch.int64)
+    for number, row in enumerate(rows):
+        at = 0
+        for tokens, has_loss in row:
+            end = at + len(tokens)
+            tokens_bs[number, at:end] = tokens
+            targets_bs[number, at : end - 1] = torch.where(has_loss[1:], tokens[1:], IGNORED)
+            count = int(has_loss[1:].sum())
+            each = 1.0 if normalization == "tokens" else 1.0 / max(count, 1)
+            weights_bs[number, at : end - 1] = has_loss[1:] * each
+            positions_bs[number, at:end] = torch.arange(len(tokens))
+            attended_bs[number, at:end] = 1
+            at = end
+        positions_bs[number, at:] = torch.arange(width - at)
+    return Rows(tokens_bs, targets_bs, weights_bs, positions_bs, None if packed else attended_bs, len(items))
+
+
+def split_rows(rows: Rows, parts: int) -> list[Rows]:
+    """Cut a micro-batch by rows; fewer parts come back when there are fewer rows."""
+    pieces = []
+    begin = 0
+    left = rows.items
+    count = rows.tokens.shape[0]
+    parts = min(parts, count)
+    for number in range(parts):
+        end = begin + (count - begin) // (parts - number)
+        items = left * (end - begin) // (count - begin)
+        left -= items
+        cut = slice(begin, end)
+        attended = None if rows.attended is None else rows.attended[cut]
+        pieces.append(
+            Rows(rows.tokens[cut], rows.targets[cut], rows.weights[cut], rows.positions[cut], attended, items)
+        )
+        begin = end
+    return pieces

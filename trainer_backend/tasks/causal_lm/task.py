@@ -1,0 +1,251 @@
+"""The task of kind "causal-lm": model, data, loss, samples of its writing, and what it leaves behind.
+
+Letters: b rows, s tokens of a row, v vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import torch
+
+from trainer_backend.errors import GradaccError, UsageError
+from trainer_backend.kinds.causal_lm import CausalLMData, CausalLMTask
+from trainer_backend.tasks import Datasets, LossTerm
+from trainer_backend.tasks.causal_lm.encoding import Encoded, Encoder, Warn
+from trainer_backend.tasks.causal_lm.layout import (
+    IGNORED,
+    Items,
+    Rows,
+    budget_groups,
+    collate,
+    packed_groups,
+    split_rows,
+)
+from trainer_backend.tasks.causal_lm.loading import load_model, load_tokenizer
+from trainer_backend.tasks.causal_lm.records import files_of, read_records
+
+AUXILIARY: Final = "auxiliary"
+
+
+class CausalLM:
+    """Fine-tunes a causal language model. See `trainer_backend.tasks.Task` for what each method gives."""
+
+    def __init__(  # noqa: PLR0913 - all but two have a default
+        self,
+        task: CausalLMTask,
+        data: CausalLMData,
+        *,
+        folder: Path,
+        normalization: Literal["tokens", "samples"] = "tokens",
+        seed: int = 0,
+        warn: Warn | None = None,
+    ) -> None:
+        self._task = task
+        self._data = data
+        self._folder = folder
+        self._seed = seed
+        self._warn = warn or (lambda _code, _values: None)
+        if task.token_budget is not None and task.layout == "packing":
+            message = (
+                'task.token_budget is for layout = "padding"; a packed row holds task.max_length tokens.'
+            )
+            raise UsageError(message)
+        self.tokenizer = load_tokenizer(task, folder)
+        pad = self.tokenizer.pad_token_id
+        # Padding is neither attended nor scored, so any token will do where a tokenizer has none.
+        self._pad = pad if pad is not None else self.tokenizer.eos_token_id or 0
+        self.collate = partial(
+            collate, pad_token=self._pad, packed=task.layout == "packing", normalization=normalization
+        )
+        self._auxiliary_ratio = 0.0
+
+    def model(self) -> torch.nn.Module:
+        """The model with its adapters, checked for packing where that is asked."""
+        model = load_model(self._task, self._folder)
+        config: Any = model.config
+        self._auxiliary_ratio = float(getattr(config, "router_aux_loss_coef", 0.0) or 0.0)
+        if self._auxiliary_ratio and hasattr(config, "output_router_logits"):
+            config.output_router_logits = True  # else there is no auxiliary loss
+        if self._task.layout == "packing":
+            _check_packing(model, self._task.model)
+        return model
+
+    def datasets(self) -> Datasets:
+        """Encoded training and validation data; a share is held out where no validation data is named."""
+        encoder = Encoder(self.tokenizer, self._task, self._data, self._warn)
+        train = self._read(encoder, self._data.path, "data.path", "training")
+        if self._data.validation_path:
+            validation = self._read(encoder, self._data.validation_path, "data.validation_path", "validation")
+            return Datasets(train=self._items(train), validation=self._items(validation))
+        if len(train) < 2:
+            self._warn("no-validation-data", {"samples": len(train)})
+            return Datasets(train=self._items(train))
+        order = torch.randperm(len(train), generator=torch.Generator().manual_seed(self._seed)).tolist()
+        held = max(1, round(len(train) * self._data.validation_fraction))
+        return Datasets(
+            train=self._items(_chosen(train, sorted(order[held:]))),
+            validation=self._items(_chosen(train, sorted(order[:held]))),
+        )
+
+    def _read(self, encoder: Encoder, path: str, key: str, what: str) -> Encoded:
+        files = files_of(self._folder / Path(path).expanduser(), key)
+        return encoder.encode(read_records(files, self._data.text_field), what)
+
+    def _items(self, encoded: Encoded) -> Items:
+        task, groups = self._task, None
+        if task.layout == "packing":
+            groups = packed_groups(encoded.lengths(), task.max_length, self._seed)
+        elif task.token_budget is not None:
+            longest = max(encoded.lengths())
+            if longest > task.token_budget:
+                message = (
+                    f"task.token_budget = {task.token_budget} is less than the longest sample"
+                    f" ({longest} tokens). Raise it, or lower task.max_length."
+                )
+                raise UsageError(message)
+            groups = budget_groups(encoded.lengths(), task.token_budget, self._seed)
+        return Items(encoded, groups)
+
+    def weights(self, batch: Rows) -> dict[str, float]:
+        """Denominators, counted on the host before the forward."""
+        weight = float(batch.weights.sum(dtype=torch.float64))
+        return {"loss": weight, AUXILIARY: weight} if self._auxiliary_ratio else {"loss": weight}
+
+    def count(self, batch: Rows) -> tuple[int, int]:
+        """Items and tokens with a loss."""
+        return batch.items, int((batch.targets != IGNORED).sum())
+
+    def split(self, batch: Rows, parts: int) -> list[Rows]:
+        """Cut by rows."""
+        return split_rows(batch, parts)
+
+    def loss(self, model: torch.nn.Module, batch: Rows) -> list[LossTerm]:
+        """Cross-entropy of the shifted tokens in sum form, and a router's auxiliary loss."""
+        outputs = self._forward(model, batch)
+        total = _weighted_cross_entropy(outputs.logits, batch.targets, batch.weights)
+        weight = batch.weights.sum(dtype=torch.float64)
+        terms = [LossTerm(total, weight)]
+        if self._auxiliary_ratio and outputs.get("aux_loss") is not None:
+            # A property of the micro-batch: it takes the main term's weight, a weighted mean over them.
+            auxiliary = outputs["aux_loss"].to(total.dtype).to(total.device) * self._auxiliary_ratio
+            terms.append(LossTerm(auxiliary * weight.to(total.dtype), weight, AUXILIARY))
+        return terms
+
+    def evaluate(self, model: torch.nn.Module, batch: Rows) -> dict[str, LossTerm]:
+        """Loss without auxiliary terms, and how many tokens are the likeliest one."""
+        logits_bsv = self._forward(model, batch).logits
+        right = (logits_bsv.argmax(-1) == batch.targets) * batch.weights
+        weight = batch.weights.sum(dtype=torch.float64)
+        return {
+            "loss": LossTerm(_weighted_cross_entropy(logits_bsv, batch.targets, batch.weights), weight),
+            "token_accuracy": LossTerm(right.sum(), weight),
+        }
+
+    def _forward(self, model: torch.nn.Module, batch: Rows) -> Any:  # noqa: ANN401 - a ModelOutput
+        options = {} if batch.attended is None else {"attention_mask": batch.attended}
+        outputs = model(input_ids=batch.tokens, position_ids=batch.positions, use_cache=False, **options)
+        unknown = [
+            name
+            for name, value in outputs.items()
+            if name.endswith("loss") and name not in ("loss", "aux_loss") and value is not None
+        ]
+        if unknown:
+            message = (
+                f"{type(model).__name__} returns an extra loss, {unknown[0]}, whose denominator is not known,"
+                " so it cannot be accumulated exactly. Use a custom task that says how it is summed."
+            )
+            raise GradaccError(message)
+        return outputs
+
+    # ------------------------------------------------------------ beside the training
+
+    @torch.no_grad()
+    def artifacts(self, model: torch.nn.Module, folder: Path) -> list[tuple[str, Path, str]]:
+        """Continuations of the recipe's prompts, one text file: (kind, path, caption)."""
+        if not self._task.generate:
+            return []
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "samples.txt"
+        written = [self._continue(model, prompt) for prompt in self._task.generate]
+        path.write_text("\n\n".join(written), encoding="utf-8")
+        return [("text", path, f"{len(written)} samples")]
+
+    def _continue(self, model: torch.nn.Module, prompt: str) -> str:
+        device = next(model.parameters()).device
+        encoded = self.tokenizer(prompt, return_tensors="pt").to(device)
+        encoded.pop("token_type_ids", None)
+        ids = model.generate(  # type: ignore[operator]  # every causal model of the library has it
+            **encoded,
+            max_new_tokens=self._task.generate_tokens,
+            do_sample=False,
+            pad_token_id=self._pad,
+            use_cache=True,
+        )
+        text: str = self.tokenizer.decode(ids[0], skip_special_tokens=True)
+        return text
+
+    def export(self, model: torch.nn.Module, folder: Path) -> list[Path]:
+        """Save what plain transformers and peft load: adapters or the model, and the tokenizer."""
+        if self._task.method == "full":
+            return [self._save(model, folder / "model")]
+        saved = [self._save(model, folder / "adapter")]
+        if self._task.export_merged:
+            if self._task.method == "qlora":
+                self._warn("merged-export-not-offered", {"method": "qlora"})
+            else:
+                merged = copy.deepcopy(model).cpu().merge_and_unload()  # type: ignore[operator]
+                saved.append(self._save(merged, folder / "merged"))
+        return saved
+
+    def _save(self, model: Any, folder: Path) -> Path:  # noqa: ANN401 - a PreTrainedModel or a PeftModel
+        model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+        return folder
+
+
+def _weighted_cross_entropy(
+    logits_bsv: torch.Tensor, targets_bs: torch.Tensor, weights_bs: torch.Tensor
+) -> torch.Tensor:
+    """Sum over valid targets of weight x cross-entropy, in fp32 (fp64 for fp64 logits)."""
+    dtype = torch.float64 if logits_bsv.dtype == torch.float64 else torch.float32
+    losses = torch.nn.functional.cross_entropy(
+        logits_bsv.flatten(0, 1).to(dtype), targets_bs.flatten(), reduction="none", ignore_index=IGNORED
+    )
+    return (losses * weights_bs.flatten().to(dtype)).sum()
+
+
+def _chosen(encoded: Encoded, numbers: list[int]) -> Encoded:
+    samples = [encoded.sample(number) for number in numbers]
+    starts = torch.tensor([0, *(len(tokens) for tokens, _ in samples)]).cumsum(0)
+    tokens = torch.cat([tokens for tokens, _ in samples]).int()
+    return Encoded(tokens, torch.cat([has_loss for _, has_loss in samples]), starts)
+
+
+@torch.no_grad()
+def _check_packing(model: Any, name: str) -> None:  # noqa: ANN401 - a PreTrainedModel
+    """Refuse to pack where the model lets samples of a row see each other."""
+    if not all(parameter.device.type == "cpu" for parameter in model.parameters()):
+        return
+    was_training = model.training
+    model.eval()
+    vocabulary = int(model.config.vocab_size)
+    generator = torch.Generator().manual_seed(0)
+    first, second = torch.randint(0, vocabulary, (2, 6), generator=generator)
+    alone = model(input_ids=second[None], position_ids=torch.arange(6)[None], use_cache=False).logits
+    both = model(
+        input_ids=torch.cat([first, second])[None],
+        position_ids=torch.arange(6).repeat(2)[None],
+        use_cache=False,
+    ).logits[:, 6:]
+    model.train(was_training)
+    difference = (alone - both).abs().max() / alone.abs().max().clamp_min(1e-30)
+    if difference > 0.02:
+        message = (
+            f'layout = "packing": {name} lets packed samples see each other'
+            f' (logits differ by {difference:.0%}). Use layout = "padding", perhaps with a token budget.'
+        )
+        raise UsageError(message)
