@@ -1,0 +1,239 @@
+"""Figures that the header and the panels show, from a store's data. Pure; every unknown is None.
+
+Speed and time left come from this attempt's own windows: rates after a resume do not count steps from
+before it, and pauses are in no window's duration.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from gradacc_gui.store import RunState, RunStore
+from trainer_backend.protocol import (
+    DeviceSampled,
+    HostSampled,
+    MicroBatchMeasured,
+    OptimizerStepMeasured,
+    RunStarted,
+)
+
+RECENT_WINDOWS: Final = 25
+"""Windows whose median is the speed: enough to be calm, few enough to follow a changed N."""
+RECENT_MICRO_BATCHES: Final = 50
+
+
+class Speed(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast the run is now."""
+
+    samples_per_s: float
+    tokens_per_s: float
+
+
+class WindowStrip(msgspec.Struct, frozen=True, kw_only=True):
+    """Where in the optimizer step the run is."""
+
+    step: int
+    """The window that is open; of a run that is over, the last one."""
+    done: int
+    """Its micro-batches that are done; the next one, by its place from 0, is running."""
+    total: int
+    """N of that window."""
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the run is."""
+
+    ratio: float | None
+    """0 … 1, never more; None when the run has no end."""
+    last_step: int | None
+    """The optimizer step at which the run will end, with N as it is; None when it has no end."""
+    samples_left: float | None
+
+
+class MemoryLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the memory figures that are often mistaken for one another."""
+
+    code: str
+    """torch-allocated | torch-reserved | process | device, or process-rss | host on a CPU."""
+    used_bytes: int | None
+    peak_bytes: int | None = None
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of the device that trains (of the machine, on a CPU)."""
+
+    lines: tuple[MemoryLine, ...]
+    total_bytes: int | None
+
+
+class Headline(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the header shows."""
+
+    state: RunState
+    phase: str
+    name: str
+    micro_batch_size: int | None
+    accumulation_steps: int | None
+    world_size: int | None
+    effective_batch: int | None
+    strip: WindowStrip | None
+    speed: Speed | None
+    elapsed_s: float
+    left_s: float | None
+    progress: Progress
+
+
+def effective_batch(micro_batch_size: int, accumulation_steps: int, world_size: int) -> int:
+    """Samples of one optimizer step."""
+    return micro_batch_size * accumulation_steps * world_size
+
+
+def speed_of(durations_s: Sequence[float], samples: Sequence[float], tokens: Sequence[float]) -> Speed | None:
+    """The median rate of windows (or micro-batches); None without one that took time.
+
+    A median, so that one slow window (an evaluation, a swapped-out machine) does not shake it.
+    """
+    rows = [row for row in zip(durations_s, samples, tokens, strict=True) if row[0] > 0]
+    if not rows:
+        return None
+    return Speed(
+        samples_per_s=statistics.median(count / duration_s for duration_s, count, _ in rows),
+        tokens_per_s=statistics.median(count / duration_s for duration_s, _, count in rows),
+    )
+
+
+def window_strip(
+    step: OptimizerStepMeasured | None,
+    micro: MicroBatchMeasured | None,
+    accumulation_steps: int,
+    *,
+    from_step: int = 0,
+    over: bool = False,
+) -> WindowStrip:
+    """Which micro-batch of which window is running, from the newest of each measurement."""
+    closed = max(step.step if step is not None else 0, from_step)
+    if micro is not None and micro.step > closed:
+        done = micro.index + 1
+        return WindowStrip(step=micro.step, done=done, total=max(accumulation_steps, done))
+    if over:
+        total = step.micro_batches if step is not None else 0
+        return WindowStrip(step=closed, done=total, total=total)
+    return WindowStrip(step=closed + 1, done=0, total=accumulation_steps)
+
+
+def progress_of(
+    started: RunStarted,
+    step: OptimizerStepMeasured | None,
+    *,
+    samples_seen: int,
+    window_samples: float,
+    finished: bool = False,
+) -> Progress:
+    """How far the run is on whichever of its limits comes first; `window_samples` is the effective batch."""
+    steps_done = step.step if step is not None else started.from_step
+    updates = step.updates if step is not None else started.from_step
+    shares: list[float] = []
+    left: list[float] = []
+    if started.max_samples:
+        shares.append(samples_seen / started.max_samples)
+        left.append(started.max_samples - samples_seen)
+    if started.max_optimizer_steps:
+        in_window = max(0, samples_seen - step.samples_seen) if step is not None else 0
+        shares.append(updates / started.max_optimizer_steps)
+        left.append((started.max_optimizer_steps - updates) * window_samples - in_window)
+    if finished:
+        return Progress(ratio=1.0, last_step=steps_done, samples_left=0.0)
+    if not left:
+        return Progress(ratio=None, last_step=None, samples_left=None)
+    samples_left = max(0.0, min(left))
+    in_steps = -(-samples_left // window_samples) if window_samples > 0 else 0
+    return Progress(
+        ratio=min(1.0, max(shares)), last_step=int(steps_done + in_steps), samples_left=samples_left
+    )
+
+
+def left_s(samples_left: float | None, speed: Speed | None) -> float | None:
+    """Seconds until the end at this speed; None when there is no end or no speed yet."""
+    if samples_left is None or speed is None or speed.samples_per_s <= 0:
+        return None
+    return samples_left / speed.samples_per_s
+
+
+def memory_of(device: DeviceSampled | None, host: HostSampled | None) -> Memory:
+    """The lines to tell apart: four of a GPU, or process and machine when there is none."""
+    if device is not None:
+        return Memory(
+            lines=(
+                MemoryLine(
+                    code="torch-allocated",
+                    used_bytes=device.torch_allocated_bytes,
+                    peak_bytes=device.torch_allocated_peak_bytes,
+                ),
+                MemoryLine(
+                    code="torch-reserved",
+                    used_bytes=device.torch_reserved_bytes,
+                    peak_bytes=device.torch_reserved_peak_bytes,
+                ),
+                MemoryLine(code="process", used_bytes=device.process_memory_bytes),
+                MemoryLine(code="device", used_bytes=device.memory_used_bytes),
+            ),
+            total_bytes=device.memory_total_bytes,
+        )
+    if host is not None:
+        return Memory(
+            lines=(
+                MemoryLine(code="process-rss", used_bytes=host.process_rss_bytes),
+                MemoryLine(code="host", used_bytes=host.host_memory_used_bytes),
+            ),
+            total_bytes=host.host_memory_total_bytes,
+        )
+    return Memory(lines=(), total_bytes=None)
+
+
+# ------------------------------------------------------------------------- from a whole store
+
+
+def store_speed(store: RunStore) -> Speed | None:
+    """This attempt's speed: its newest windows, or its first micro-batches before a window is complete."""
+    began = store.started.from_step if store.started is not None else 0
+    for kind, rows in ((OptimizerStepMeasured, RECENT_WINDOWS), (MicroBatchMeasured, RECENT_MICRO_BATCHES)):
+        track = store.track(kind)
+        own = (track.tail("step", rows) > began) & (track.tail("at", rows) >= (store.started_at or 0.0))
+        durations, samples = track.tail("duration_s", rows)[own], track.tail("samples", rows)[own]
+        tokens = track.tail("tokens", rows)[own]
+        speed = speed_of(durations.tolist(), samples.tolist(), tokens.tolist())
+        if speed is not None:
+            return speed
+    return None
+
+
+def headline(store: RunStore, now: float) -> Headline:
+    """What the header shows at the wall clock's `now`."""
+    started, over = store.started, store.state.is_over
+    step: OptimizerStepMeasured | None = store.latest.get(OptimizerStepMeasured)
+    micro: MicroBatchMeasured | None = store.latest.get(MicroBatchMeasured)
+    speed = store_speed(store)
+    if started is None:
+        nothing = Progress(ratio=None, last_step=None, samples_left=None)
+        return Headline(
+            state=store.state, phase=store.phase, name="", micro_batch_size=None, accumulation_steps=None,
+            world_size=None, effective_batch=None, strip=None, speed=None, elapsed_s=0.0, left_s=None,
+            progress=nothing,
+        )  # fmt: skip
+    n, size = store.accumulation_steps, store.micro_batch_size
+    batch = effective_batch(size, n, started.world_size)
+    seen = max(micro.samples_seen if micro is not None else 0, started.from_samples)
+    progress = progress_of(
+        started, step, samples_seen=seen, window_samples=batch, finished=store.state is RunState.FINISHED
+    )
+    return Headline(
+        state=store.state, phase=store.phase, name=started.name, micro_batch_size=size, accumulation_steps=n,
+        world_size=started.world_size, effective_batch=batch,
+        strip=window_strip(step, micro, n, from_step=started.from_step, over=over), speed=speed,
+        elapsed_s=store.active_s(now), left_s=None if over else left_s(progress.samples_left, speed),
+        progress=progress,
+    )  # fmt: skip

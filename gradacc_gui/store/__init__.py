@@ -1,0 +1,19 @@
+"""A run's data as the window reads it: rows, history, facts and state. No Qt."""
+
+from gradacc_gui.store.clock import AXES, AXIS_COLUMN, Axis, Position, View
+from gradacc_gui.store.markers import AttemptBegin, LostRange, NChange
+from gradacc_gui.store.run_store import RunStore
+from gradacc_gui.store.state import RunState
+
+__all__ = [
+    "AXES",
+    "AXIS_COLUMN",
+    "AttemptBegin",
+    "Axis",
+    "LostRange",
+    "NChange",
+    "Position",
+    "RunState",
+    "RunStore",
+    "View",
+]

@@ -1,0 +1,109 @@
+"""A slice of the journal as columns: every row gets its place on each x-axis."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from gradacc_gui.store.clock import Clock, Position
+from gradacc_gui.store.columns import Track, column
+from trainer_backend.journal import columns as journal_columns
+from trainer_backend.journal import numeric_fields
+from trainer_backend.protocol import (
+    MEASUREMENTS,
+    DeviceSampled,
+    Event,
+    HostSampled,
+    MicroBatchMeasured,
+)
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+PLACELESS: Final = (DeviceSampled, HostSampled)
+UNUSED: Final[dict[type[Event], set[str]]] = {MicroBatchMeasured: {"weight", "gradient_norm"}}
+"""Numbers that no chart and no figure reads from the columns: 16 bytes a micro-batch."""
+
+
+def kept_fields(kind: type[Event]) -> tuple[str, ...]:
+    """Fields of a measurement that the store keeps as columns."""
+    unused = UNUSED.get(kind, set())
+    return tuple(name for name in numeric_fields(kind) if name not in unused)
+
+
+def track_names(kind: type[Event]) -> tuple[str, ...]:
+    """Columns of a measurement's track: the journal's, and the place on each x-axis."""
+    places = ("samples_seen", "tokens_seen") if kind in PLACELESS else ()
+    return ("seq", "at", *kept_fields(kind), *places, "x_steps", "x_time")
+
+
+def new_tracks() -> dict[type[Event], Track]:
+    """An empty track for each measurement."""
+    return {kind: Track(track_names(kind)) for kind in MEASUREMENTS}
+
+
+def read_columns(kind: type[Event], rows: list[tuple[Any, ...]]) -> Floats:
+    """Journal rows as (seq, at, kept fields) x rows."""
+    names = journal_columns(kind)
+    values = list(zip(*rows, strict=True))
+    return np.array([column(values[names.index(name)]) for name in ("seq", "at", *kept_fields(kind))])
+
+
+class Placer:
+    """Gives rows their places, in the order of seq; remembers where the run stands."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.position = Position()
+        self.accumulation_steps = 1
+        """N in force."""
+
+    def place(self, blocks: dict[type[Event], Floats]) -> dict[type[Event], Floats]:
+        """Blocks as tracks take them. No fact that matters may lie between their rows."""
+        placed: dict[type[Event], Floats] = {}
+        micro = blocks.get(MicroBatchMeasured)
+        before = self.position
+        if micro is not None and micro.shape[1]:
+            placed[MicroBatchMeasured] = self._micro_batches(micro)
+        for kind, block in blocks.items():
+            if kind is MicroBatchMeasured or not block.shape[1]:
+                continue
+            if kind in PLACELESS:
+                placed[kind] = self._placeless(block, placed.get(MicroBatchMeasured), before)
+            else:
+                steps = block[2 + kept_fields(kind).index("step")]
+                placed[kind] = np.vstack((block, steps, np.maximum.accumulate(self.clock.active(block[1]))))
+        return placed
+
+    def _micro_batches(self, block: Floats) -> Floats:
+        names = kept_fields(MicroBatchMeasured)
+        step, index = block[2 + names.index("step")], block[2 + names.index("index")]
+        steps = step - 1 + np.minimum(1.0, (index + 1) / self.accumulation_steps)
+        active = np.maximum.accumulate(np.maximum(self.clock.active(block[1]), self.position.time))
+        self.position = Position(
+            steps=float(steps[-1]),
+            samples=float(block[2 + names.index("samples_seen"), -1]),
+            tokens=float(block[2 + names.index("tokens_seen"), -1]),
+            time=float(active[-1]),
+        )
+        return np.vstack((block, steps, active))
+
+    def _placeless(self, block: Floats, micro: Floats | None, before: Position) -> Floats:
+        """Samples of memory and power stand where the newest micro-batch before them stands."""
+        active = np.maximum.accumulate(np.maximum(self.clock.active(block[1]), before.time))
+        if micro is None:
+            ones = np.ones(block.shape[1])
+            return np.vstack(
+                (block, before.samples * ones, before.tokens * ones, before.steps * ones, active)
+            )
+        names = track_names(MicroBatchMeasured)
+        place = np.searchsorted(micro[0], block[0])
+        found = [
+            np.concatenate(([start], micro[names.index(name)]))[place]
+            for name, start in (
+                ("samples_seen", before.samples),
+                ("tokens_seen", before.tokens),
+                ("x_steps", before.steps),
+            )
+        ]
+        return np.vstack((block, *found, active))
