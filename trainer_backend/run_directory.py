@@ -18,24 +18,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
-import platformdirs
-
 from trainer_backend.errors import RunDirectoryError, UsageError
 
 LOCK_BYTE: Final = 1 << 30
-"""Far behind the process id that the file holds, so that readers may read it under Windows' mandatory locks."""
-
-
-_held: set[Path] = set()
-"""Lock files that this process holds; it must not open them a second time."""
+"""Far behind the process id in the file, so that it can be read under Windows' mandatory locks."""
+PROBING_S: Final = 0.5
+"""A look at a lock takes microseconds; one that is refused for so long is refused by a trainer."""
 
 
 def home() -> Path:
     """GRADACC_HOME, or the platform's folder for a user's data."""
     asked = os.environ.get("GRADACC_HOME")
-    return (
-        Path(asked).expanduser().absolute() if asked else Path(platformdirs.user_data_dir("gradacc", False))
-    )
+    if asked:
+        return Path(asked).expanduser().absolute()
+    import platformdirs  # noqa: PLC0415 - a trainer is told its home, and its interpreter need not have this
+
+    return Path(platformdirs.user_data_dir("gradacc", appauthor=False))
 
 
 def runs_folder() -> Path:
@@ -103,27 +101,22 @@ class RunDirectory:
         if not self.recipe_path.is_file():
             message = f"{self.path} is not a run directory, or half copied: it has no recipe.toml."
             raise RunDirectoryError(message)
+        if not (self.inbox_path.is_dir() or self.journal_path.exists()):
+            # A project's folder may hold a recipe.toml of its own.
+            message = f"{self.path} is not a run directory: it has neither a journal nor an inbox."
+            raise RunDirectoryError(message)
 
     def is_alive(self) -> bool:
-        """Whether a trainer holds the lock now."""
-        if self.lock_path in _held:
-            return True
+        """Whether a trainer holds the lock now. Looking never gets in a trainer's way, nor another look's."""
         try:
-            file = open(self.lock_path, "r+b", buffering=0)  # noqa: SIM115 - closed below
-        except OSError:  # no lock file, or a read-only copy: nobody here can train in it
+            file = self.lock_path.open(_PROBE_MODE, buffering=0)
+        except OSError:  # no lock file: nobody has trained here
             return False
         with file:
-            try:
-                _lock(file)
-            except OSError:
-                return True
-            _unlock(file)
-            return False
+            return _is_locked(file)
 
     def pid(self) -> int | None:
         """The process id that the trainer wrote; only meaningful while `is_alive`."""
-        if self.lock_path in _held:
-            return os.getpid()
         try:
             return int(self.lock_path.read_text("ascii").split()[0])
         except (OSError, ValueError, IndexError):
@@ -132,29 +125,24 @@ class RunDirectory:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the trainer's lock. Raises RunDirectoryError when another trainer does."""
-        if self.lock_path in _held:
-            message = f"A trainer already runs in {self.path} (this process)."
-            raise RunDirectoryError(message)
         try:
             file = open(self.lock_path, "a+b", buffering=0, opener=private_opener)  # noqa: SIM115
         except OSError as error:
             message = f"{self.lock_path} cannot be written: {error.strerror}. The run directory is read-only."
             raise RunDirectoryError(message) from error
         with file:
+            if not _lock(file):
+                message = f"A trainer already runs in {self.path} (process {self.pid()}). Stop it first."
+                raise RunDirectoryError(message)
+            _held.add(file)
             try:
-                _lock(file)
-            except OSError as error:
-                pid = file.seek(0) or file.read(32).decode("ascii", "replace").strip()
-                message = f"A trainer already runs in {self.path} (process {pid}). Stop it first."
-                raise RunDirectoryError(message) from error
-            file.truncate(0)
-            file.write(f"{os.getpid()}\n".encode("ascii"))
-            _held.add(self.lock_path)
-            try:
+                file.truncate(0)
+                file.write(f"{os.getpid()}\n".encode("ascii"))
                 yield
             finally:
-                _held.discard(self.lock_path)
-                _unlock(file)
+                _held.discard(file)
+                if not file.closed:
+                    _unlock(file)
 
 
 def private_opener(path: str, flags: int) -> int:
@@ -162,12 +150,36 @@ def private_opener(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
+_held: set[IO[bytes]] = set()
+
+
+def _let_go_in_child() -> None:
+    # A loader worker made by fork shares the lock with its trainer, and would keep a killed one "alive".
+    for file in _held:
+        file.close()
+    _held.clear()
+
+
 if sys.platform == "win32":
     import msvcrt
 
-    def _lock(file: IO[bytes]) -> None:
+    _PROBE_MODE: Final = "r+b"
+
+    def _try(file: IO[bytes]) -> bool:
         file.seek(LOCK_BYTE)
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+    def _is_locked(file: IO[bytes]) -> bool:
+        for _ in range(3):  # there are no shared locks here, so another's look may be in the way
+            if _try(file):
+                _unlock(file)
+                return False
+            time.sleep(0.002)
+        return True
 
     def _unlock(file: IO[bytes]) -> None:
         file.seek(LOCK_BYTE)
@@ -176,13 +188,36 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-    # lockf, not flock: loader workers made by fork would keep a flock after the trainer's death. A POSIX
-    # lock is lost when *any* descriptor of the file closes in its process, hence `_held`.
-    def _lock(file: IO[bytes]) -> None:
-        fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.register_at_fork(after_in_child=_let_go_in_child)
+    _PROBE_MODE: Final = "rb"
+
+    # flock, not lockf: a POSIX record lock is lost when *any* descriptor of the file closes in its process
+    # (a copy of the directory made in a hook is enough), and is never refused within one process.
+    def _try(file: IO[bytes], kind: int = fcntl.LOCK_EX) -> bool:
+        try:
+            fcntl.flock(file.fileno(), kind | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+    def _is_locked(file: IO[bytes]) -> bool:
+        if not _try(file, fcntl.LOCK_SH):
+            return True
+        _unlock(file)
+        return False
 
     def _unlock(file: IO[bytes]) -> None:
-        fcntl.lockf(file.fileno(), fcntl.LOCK_UN)
+        fcntl.flock(file.fileno(), fcntl.LOCK_UN)
+
+
+def _lock(file: IO[bytes]) -> bool:
+    """Take the lock, past others' looks at it; False when a trainer has it."""
+    deadline = time.monotonic() + PROBING_S
+    while not _try(file):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
 
 
 def all_runs() -> list[RunDirectory]:
@@ -203,6 +238,9 @@ def _age(run: RunDirectory) -> float:
 
 def find_run(text: str) -> RunDirectory:
     """The run that `text` names: an id, a unique prefix of one, a name, or a directory. Raises UsageError."""
+    if not text.strip():
+        message = "The run's name is blank. `gradacc runs` lists them."
+        raise UsageError(message)
     if os.sep in text or "/" in text or text in (".", ".."):
         run = RunDirectory(Path(text).expanduser())
         run.check()
