@@ -1,0 +1,394 @@
+"""One optimizer step over N micro-batches, with the gradient of the one large batch.
+
+Read downwards:
+
+    window    start, accumulate, close
+    close     D, norm, judge, before_step, one pass  c*R/D * 1/S * clip  with the step, EMA, empty .grad
+
+Letters: c is a power of two near the first weight, D the window's denominator, S the fp16 loss
+scale. Gradients of ranks are added by the engine itself, so R, by which DDP would have divided
+them, is 1 here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from time import perf_counter
+from typing import Any, Literal, TypeAlias
+
+import torch
+
+from trainer_backend.engine.batches import Count, Reader, Split, Weights
+from trainer_backend.engine.border import Border, clip_factor, is_usable
+from trainer_backend.engine.ema import WeightAverage
+from trainer_backend.engine.judge import Judge
+from trainer_backend.engine.norms import total_norm
+from trainer_backend.engine.optimizers import prepare_state
+from trainer_backend.engine.passes import Loss, Passes
+from trainer_backend.engine.precision import LossScaler, Masters, Precision, autocast
+from trainer_backend.engine.ranks import Ranks
+from trainer_backend.engine.sums import Row, Sums
+from trainer_backend.engine.window import Feed, NonFiniteError, WindowResult, WindowTotals
+from trainer_backend.errors import GradaccError
+from trainer_backend.protocol import Event, MicroBatchMeasured, NonFiniteSeen, OutOfMemoryRecovered
+from trainer_backend.tasks import Batch
+
+NonFinite: TypeAlias = Literal["skip", "drop", "halt"]
+BeforeStep: TypeAlias = Callable[[WindowTotals], None]
+
+
+class Accumulator:
+    """Turns batches into optimizer steps; one call of `window` is one step.
+
+    `loss(model, batch)` gives the terms of one micro-batch on the device. Optional, as in a task:
+    `weights(batch)`, `split(batch, parts)`, `count(batch)`. `max_grad_norm`, `micro_batch_ceiling`
+    (samples; None: no limit known) and `non_finite` may be set between windows.
+
+    on_micro_batch   gets a `MicroBatchMeasured` for each micro-batch; samples that a replay runs
+                     again are not told twice
+    on_fact          gets `OutOfMemoryRecovered` and `NonFiniteSeen`
+    on_window        gets the `WindowResult`
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loss: Loss,
+        *,
+        weights: Weights | None = None,
+        split: Split | None = None,
+        count: Count | None = None,
+        max_grad_norm: float | None = None,
+        precision: Precision = "fp32",
+        device: torch.device | str | None = None,
+        non_finite: NonFinite = "skip",
+        non_finite_limit: int = 3,
+        gradient_dtype: Literal["fp32", "parameter"] = "fp32",
+        ema_decay: float | None = None,
+        gradient_norm_every: int = 16,
+        snapshot_step: bool = False,
+        process_group: Any | None = None,  # noqa: ANN401 - torch's own type
+        on_micro_batch: Callable[[MicroBatchMeasured], None] | None = None,
+        on_fact: Callable[[Event], None] | None = None,
+        on_window: Callable[[WindowResult], None] | None = None,
+    ) -> None:
+        if not callable(loss):
+            raise GradaccError(
+                "There is no loss to train with: give loss(model, batch) that returns a LossTerm."
+            )
+        self.model = model
+        self.optimizer = optimizer
+        self.device = torch.device(device) if device is not None else next(model.parameters()).device
+        self.max_grad_norm = max_grad_norm
+        self.micro_batch_ceiling: int | None = None
+        self.non_finite: NonFinite = non_finite
+        self.gradient_norm_every = gradient_norm_every
+        self.step = 0
+        """Windows so far, from 1; a skipped one counts."""
+        self.updates = 0
+        """Windows so far whose update was applied."""
+        self.samples_seen = 0
+        self.tokens_seen = 0
+        self._judge = Judge(limit=non_finite_limit)
+        self._reader = Reader(count=count, weights=weights, split=split)
+        self._scaler = LossScaler(self.device) if precision == "fp16" else None
+        self._masters = Masters(optimizer) if gradient_dtype == "fp32" else None
+        self._border = Border(optimizer, snapshot=snapshot_step, prepared=prepare_state(optimizer))
+        self._ema = None if ema_decay is None else WeightAverage(self._full_weights(), ema_decay)
+        self._ranks = Ranks(process_group, self.device)
+        self._passes = Passes(
+            model, optimizer, loss, device=self.device, autocast=autocast(precision, self.device),
+            masters=self._masters, scaler=self._scaler, ranks=self._ranks, tell=self._tell,
+        )  # fmt: skip
+        self._on_micro_batch = on_micro_batch
+        self._on_fact = on_fact
+        self._on_window = on_window
+
+    # -------------------------------------------------------------------------------- the window
+
+    def window(self, batches: Iterable[Batch], *, before_step: BeforeStep | None = None) -> WindowResult:
+        """One optimizer step over all `batches` (collated, on the host; plain or `Collated`).
+
+        All of them are the window: N is how many there are. `before_step` is called at the border,
+        once the samples are known. Raises `NonFiniteError` when training must not go on, `GradaccError`
+        for what a sentence explains; whatever is raised, no gradient is left, and buffers and RNGs are
+        those of the window's start.
+        """
+        started = perf_counter()
+        feed = Feed(batches, self._reader, self.micro_batch_ceiling)
+        facts: list[OutOfMemoryRecovered] = []
+        self._start()
+        try:
+            sums = self._accumulate(feed, facts)
+            result = self._close(feed, sums, facts, before_step)
+        except BaseException:  # also a stop in the middle: the partial window is replayed later
+            self._passes.undo()
+            raise
+        finally:
+            self._passes.norms.detach()
+        result.duration_s = perf_counter() - started
+        if self._on_window is not None:
+            self._on_window(result)
+        return self._judge.passed(result)
+
+    def gradients(self, batches: Iterable[Batch]) -> tuple[dict[str, torch.Tensor], WindowResult]:
+        """The window's mean gradient by parameter name, before clipping, and its numbers; no step.
+
+        Parameters, state, buffers, RNGs and counters are as before. For proofs and for studies.
+        """
+        feed = Feed(batches, self._reader, self.micro_batch_ceiling)
+        self._start()
+        try:
+            sums = self._accumulate(feed, [])
+            factor = self._normaliser(sums)
+            gathered = self._passes.gradients()
+            if gathered and factor != 1.0:
+                torch._foreach_mul_(gathered, factor)
+            gradients = {name: leaf.grad for name, leaf in self._named_leaves() if leaf.grad is not None}
+            norm = total_norm(gathered).item()
+            result = self._result(feed, sums, norm if factor else None, "" if factor else "empty")
+        finally:
+            self._passes.norms.detach()
+            self._passes.undo()
+        return gradients, result
+
+    def _start(self) -> None:
+        every = self.gradient_norm_every
+        self._passes.start(
+            samples_seen=self.samples_seen,
+            tokens_seen=self.tokens_seen,
+            sample_norms=every > 0 and self.step % every == 0,
+        )
+
+    def _accumulate(self, feed: Feed, facts: list[OutOfMemoryRecovered]) -> Sums:
+        """Forward and backward of all micro-batches, then the sum over the ranks."""
+
+        def recovered(fact: OutOfMemoryRecovered) -> None:
+            self.micro_batch_ceiling = fact.micro_batch_size
+            facts.append(fact)
+            self._say(fact)
+
+        sums = self._passes.accumulate(feed, recovered, self.step + 1)
+        if not sums.rows and self._ranks.size == 1:
+            raise GradaccError("A window needs at least one batch, and got none.")
+        if self._ranks.size > 1:
+            self._passes.join(sums)
+        return sums
+
+    def _close(
+        self, feed: Feed, sums: Sums, facts: list[OutOfMemoryRecovered], before_step: BeforeStep | None
+    ) -> WindowResult:
+        """Judge the gradient, then step with it, or not."""
+        factor = self._normaliser(sums)
+        norm = total_norm(self._passes.gradients()).item() * factor
+        seen: tuple[NonFiniteSeen, ...] = ()
+        skipped = "" if factor else "empty"
+        if factor and not is_usable(norm, sums.loss()):
+            skipped, seen = self._judged(feed, sums, norm)
+            if skipped == "drop":
+                sums = self._accumulate(feed, facts)
+                factor = self._normaliser(sums)
+                norm = total_norm(self._passes.gradients()).item() * factor
+                skipped = "" if factor and is_usable(norm, sums.loss()) else "non-finite"
+        self._count(feed, sums)
+        if before_step is not None:
+            before_step(self._totals(feed, sums))
+        if not skipped:
+            self._update(norm, factor)
+        elif skipped != "empty":
+            self._passes.snapshot.restore_buffers()
+        if self._scaler is not None and factor:
+            self._scaler.update(torch.full((), float(skipped != ""), device=self.device))
+        self._passes.clear()
+        result = self._result(feed, sums, norm if factor else None, skipped)
+        result.out_of_memory, result.non_finite = tuple(facts), seen
+        return result
+
+    def _judged(self, feed: Feed, sums: Sums, norm: float) -> tuple[str, tuple[NonFiniteSeen, ...]]:
+        """Why this window's gradient is not applied; "drop": it is replayed without its culprits."""
+        finite_losses = all(row.is_finite() for row in sums.rows) and is_usable(0.0, sums.loss())
+        if self._scaler is not None and finite_losses and self._scaler.scale.item() > 1.0:
+            return "loss-scale", ()
+        culprits = self._judge.culprits_in_losses(sums)
+        if self._ranks.size > 1 or not culprits or self.non_finite == "drop":
+            culprits = self._passes.culprits(feed)
+        seen = self._judge.facts(feed, culprits, step=self.step + 1, policy=self.non_finite, norm=norm)
+        for fact in seen:
+            self._say(fact)
+        if self.non_finite == "halt":
+            raise NonFiniteError(
+                f"{self._judge.sentence(seen)} in window {self.step + 1}; the policy is to halt. "
+                "Nothing of this window was applied.",
+                code="non-finite-halt", seen=seen, result=None,
+            )  # fmt: skip
+        anyone = self._ranks.max([float(bool(culprits))])[0]
+        if self.non_finite == "drop" and anyone:
+            feed.without({index for index, _, _ in culprits})
+            return "drop", seen
+        return "non-finite", seen
+
+    def _normaliser(self, sums: Sums) -> float:
+        """c/(D*S), what the gathered gradients are multiplied by; 0 when the window has no weight.
+
+        Terms with buffers of their own are added to `.grad` here.
+        """
+        denominators = self._passes.denominators
+        weights = [float(weight) for weight in sums.weights]
+        if not any(weight > 0 for weight in weights):
+            return 0.0
+        c = denominators.c or 1.0
+        reference = denominators.reference or weights[0] or c
+        self._passes.merge_own(reference, weights)
+        scale = 1.0 if self._scaler is None else self._scaler.scale.item()
+        return c / (reference * scale)
+
+    def _update(self, norm: float, factor: float) -> None:
+        """Clip and scale in one pass, step, round masters back, average."""
+        gradients = self._passes.gradients()
+        if gradients:
+            self._border.step(gradients, factor * clip_factor(norm, self.max_grad_norm))
+        if self._masters is not None:
+            self._masters.write_back()
+        if self._ema is not None:
+            self._ema.update()
+        self.updates += 1
+
+    # -------------------------------------------------------------------------------- accounting
+
+    def _count(self, feed: Feed, sums: Sums) -> None:
+        """The window is consumed, applied or not."""
+        self.step += 1
+        self.samples_seen += sums.samples + feed.left_out_samples
+        self.tokens_seen += sums.tokens + feed.left_out_tokens
+
+    def _totals(self, feed: Feed, sums: Sums) -> WindowTotals:
+        return WindowTotals(
+            step=self.step,
+            micro_batches=len(sums.rows),
+            samples=sums.samples + feed.left_out_samples,
+            tokens=sums.tokens + feed.left_out_tokens,
+            samples_seen=self.samples_seen,
+            tokens_seen=self.tokens_seen,
+        )
+
+    def _result(self, feed: Feed, sums: Sums, norm: float | None, skipped: str) -> WindowResult:
+        return WindowResult(
+            step=self.step,
+            updates=self.updates,
+            micro_batches=len(sums.rows),
+            micro_batch_size=max((row.piece.samples for row in sums.rows), default=0),
+            samples=sums.samples + feed.left_out_samples,
+            tokens=sums.tokens + feed.left_out_tokens,
+            samples_seen=self.samples_seen,
+            tokens_seen=self.tokens_seen,
+            weight=float(sums.weights[0]) if sums.weights else 0.0,
+            loss=sums.loss(),
+            terms=dict(zip(self._passes.denominators.names, sums.means(), strict=False)),
+            gradient_norm=norm,
+            loss_scale=None if self._scaler is None else self._scaler.scale.item(),
+            skipped=skipped,
+            duration_s=0.0,
+            data_wait_s=feed.wait_s,
+        )
+
+    def _tell(self, row: Row) -> None:
+        if self._on_micro_batch is None:
+            return
+        self._on_micro_batch(
+            MicroBatchMeasured(
+                step=self.step + 1,
+                index=row.index,
+                samples=row.piece.samples,
+                tokens=row.piece.tokens or 0,
+                weight=float(row.weights[0]),
+                loss=row.loss(),
+                gradient_norm=None if row.norm is None else float(row.norm),
+                duration_s=row.duration_s,
+                samples_seen=row.samples_seen,
+                tokens_seen=row.tokens_seen,
+            )
+        )
+
+    def _say(self, fact: Event) -> None:
+        if self._on_fact is not None:
+            self._on_fact(fact)
+
+    # -------------------------------------------------------------------------- weights and state
+
+    def _named_leaves(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """Trainable parameters by name, or their fp32 masters."""
+        masters = {} if self._masters is None else self._masters.of
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad:
+                yield name, masters.get(parameter, parameter)
+
+    def _full_weights(self) -> dict[str, torch.Tensor]:
+        return {name: leaf.detach() for name, leaf in self._named_leaves()}
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Inside, the model holds the averaged weights (when `ema_decay` is set): evaluate there."""
+        parameters = dict(self.model.named_parameters())
+        with nullcontext() if self._ema is None else self._ema.swapped_in(parameters):
+            yield
+
+    @property
+    def ema_decay(self) -> float | None:
+        """Decay per update of the weights' average; may be set between windows where there is one."""
+        return None if self._ema is None else self._ema.decay
+
+    @ema_decay.setter
+    def ema_decay(self, decay: float) -> None:
+        if self._ema is None:
+            raise GradaccError("This run keeps no average of its weights, so its decay cannot be changed.")
+        self._ema.decay = decay
+
+    def state_dict(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """For a checkpoint: tensors by name (masters, average), and plain values that JSON can hold.
+
+        The model and the optimizer (`optimizer_state`) are saved beside it.
+        """
+        tensors: dict[str, torch.Tensor] = {}
+        if self._masters is not None:
+            names = {parameter: name for name, parameter in self.model.named_parameters()}
+            tensors |= {f"master.{names[half]}": master.detach() for half, master in self._masters.of.items()}
+        if self._ema is not None:
+            tensors |= {f"ema.{name}": average for name, average in self._ema.tensors.items()}
+        values: dict[str, Any] = {
+            "step": self.step,
+            "updates": self.updates,
+            "samples_seen": self.samples_seen,
+            "tokens_seen": self.tokens_seen,
+            "c": self._passes.denominators.c,
+            "terms": list(self._passes.denominators.names),
+            "own_buffers": sorted(self._passes.denominators.own),
+            "micro_batch_ceiling": self.micro_batch_ceiling,
+            "non_finite_in_a_row": self._judge.in_a_row,
+            "loss_scaler": None if self._scaler is None else self._scaler.values(),
+        }
+        return tensors, values
+
+    def load_state_dict(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
+        """Undo `state_dict`. Raises `GradaccError` when a tensor is missing or does not fit."""
+        expected, _ = self.state_dict()
+        for name, tensor in expected.items():
+            if name not in tensors or tensors[name].shape != tensor.shape:
+                found = tuple(tensors[name].shape) if name in tensors else "missing"
+                raise GradaccError(
+                    f"The checkpoint does not fit the recipe: {name} is {found}, and "
+                    f"{tuple(tensor.shape)} is needed."
+                )
+        with torch.no_grad():
+            for name, tensor in expected.items():
+                tensor.copy_(tensors[name])
+        self.step = values["step"]
+        self.updates = values["updates"]
+        self.samples_seen = values["samples_seen"]
+        self.tokens_seen = values["tokens_seen"]
+        self.micro_batch_ceiling = values["micro_batch_ceiling"]
+        self._passes.denominators.restore(values["terms"], values["c"], values["own_buffers"])
+        self._judge.in_a_row = values["non_finite_in_a_row"]
+        if self._scaler is not None and values["loss_scaler"] is not None:
+            self._scaler.load(values["loss_scaler"])

@@ -1,0 +1,187 @@
+"""Collated batches on the host: their size, their place on a device, and how they are cut in parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+from trainer_backend.errors import GradaccError
+from trainer_backend.tasks import Batch
+
+Split: TypeAlias = Callable[[Batch, int], Sequence[Batch]]
+Count: TypeAlias = Callable[[Batch], tuple[int, int]]
+Weights: TypeAlias = Callable[[Batch], Mapping[str, float]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Collated:
+    """A collated batch with what its loader knows of it.
+
+    `indices`: the samples' numbers in the data set, named when a value is not finite.
+    `samples`, `tokens`: None is counted by the engine (`count`, else the first dimension).
+    """
+
+    batch: Batch
+    indices: tuple[int, ...] = ()
+    samples: int | None = None
+    tokens: int | None = None
+
+
+class Piece:
+    """One micro-batch of a window: its batch on the host, its counts, its weights where known ahead."""
+
+    __slots__ = ("batch", "indices", "samples", "tokens", "weights")
+
+    def __init__(
+        self,
+        batch: Batch,
+        samples: int,
+        tokens: int | None,
+        indices: tuple[int, ...],
+        weights: Mapping[str, float] | None,
+    ) -> None:
+        self.batch = batch
+        self.samples = samples
+        self.tokens = tokens
+        self.indices = indices
+        self.weights = weights
+
+
+def tensors_of(batch: Batch, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor in a batch with the path that names it, such as `["image"]` or `[0]`."""
+    match batch:
+        case torch.Tensor():
+            yield path, batch
+        case Mapping():
+            for key, entry in batch.items():
+                yield from tensors_of(entry, f"{path}[{key!r}]")
+        case list() | tuple():
+            for index, entry in enumerate(batch):
+                yield from tensors_of(entry, f"{path}[{index}]")
+        case _ if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+            for field in dataclasses.fields(batch):
+                yield from tensors_of(getattr(batch, field.name), f"{path}.{field.name}")
+
+
+def size(batch: Batch) -> int:
+    """Samples in a batch: the first dimension of its first tensor that has one; 1 when none has."""
+    if isinstance(batch, torch.Tensor):
+        return batch.shape[0] if batch.dim() else 1
+    for _, tensor in tensors_of(batch):
+        if tensor.dim():
+            return tensor.shape[0]
+    return 1
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """`batch` with every tensor on `device`; the host's own copy is kept by the caller."""
+    return _mapped(batch, lambda tensor: tensor.to(device, non_blocking=True))
+
+
+def _mapped(batch: Batch, change: Callable[[Any], Any], whole: Callable[[Any], Any] | None = None) -> Batch:
+    """`batch` rebuilt with `change` of each tensor, and `whole` of each list or tuple of plain values."""
+    match batch:
+        case torch.Tensor():
+            return change(batch)
+        case Mapping():
+            changed = {key: _mapped(entry, change, whole) for key, entry in batch.items()}
+            return changed if type(batch) is dict else type(batch)(changed)  # type: ignore[call-arg]
+        case list() | tuple():
+            if whole is not None and not any(True for _ in tensors_of(batch)):
+                return whole(batch)
+            entries = [_mapped(entry, change, whole) for entry in batch]
+            return type(batch)(*entries) if hasattr(batch, "_fields") else type(batch)(entries)
+        case _ if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+            return dataclasses.replace(
+                batch,
+                **{
+                    field.name: _mapped(getattr(batch, field.name), change, whole)
+                    for field in dataclasses.fields(batch)
+                    if field.init
+                },
+            )
+        case _:
+            return batch
+
+
+def split(batch: Batch, parts: int) -> list[Batch]:
+    """`batch` cut in `parts` nearly equal ones along the first dimension of its tensors.
+
+    Lists of plain values that are as long as the batch are cut with it; anything else is shared.
+    Raises `GradaccError` when the tensors do not agree on the number of samples.
+    """
+    sizes = {name or "the batch": tensor.shape[0] for name, tensor in tensors_of(batch) if tensor.dim()}
+    if not sizes:
+        raise GradaccError(
+            f"A batch of type {type(batch).__name__} cannot be split: it holds no tensor with a first "
+            "dimension. Give the task a method split(batch, parts) that returns a list of batches."
+        )
+    total = next(iter(sizes.values()))
+    odd = [f"{name} has {rows}" for name, rows in sizes.items() if rows != total]
+    if odd:
+        raise GradaccError(
+            f"A batch of {total} samples cannot be split: {odd[0]} rows. Give the task a method "
+            "split(batch, parts) that returns a list of batches."
+        )
+    edges = [total * part // parts for part in range(parts + 1)]
+    return [
+        _mapped(
+            batch,
+            lambda tensor, low=low, high=high: tensor[low:high] if tensor.dim() else tensor,
+            lambda rows, low=low, high=high: rows[low:high] if len(rows) == total else rows,
+        )
+        for low, high in zip(edges, edges[1:], strict=False)
+        if high > low
+    ]
+
+
+class Reader:
+    """Makes pieces of what a loader hands out, and cuts pieces that are above the ceiling."""
+
+    def __init__(self, *, count: Count | None, weights: Weights | None, split: Split | None) -> None:
+        self._count = count
+        self._weights = weights
+        self.counts_weights = weights is not None
+        self._split = split or globals()["split"]
+
+    def piece(self, given: Batch) -> Piece:
+        """One micro-batch, counted."""
+        wrapped = given if type(given) is Collated else Collated(given)
+        batch, samples, tokens = wrapped.batch, wrapped.samples, wrapped.tokens
+        if samples is None or (tokens is None and self._count is not None):
+            counted = self._count(batch) if self._count is not None else (size(batch), None)
+            samples = counted[0] if samples is None else samples
+            tokens = counted[1] if tokens is None else tokens
+        weights = None if self._weights is None else self._weights(batch)
+        return Piece(batch, samples, tokens, wrapped.indices, weights)
+
+    def cut(self, piece: Piece, ceiling: int) -> list[Piece]:
+        """`piece` in parts of at most `ceiling` samples; itself when it is small enough."""
+        if piece.samples <= ceiling:
+            return [piece]
+        parts = list(self._split(piece.batch, -(-piece.samples // ceiling)))
+        if len(parts) < 2:
+            raise GradaccError(
+                f"A micro-batch of {piece.samples} samples could not be split: split(batch, parts) "
+                f"returned {len(parts)} part(s). It must return at least two."
+            )
+        pieces = [self.piece(part) for part in parts]
+        if sum(part.samples for part in pieces) != piece.samples:
+            raise GradaccError(
+                f"A micro-batch of {piece.samples} samples was split into parts that hold "
+                f"{sum(part.samples for part in pieces)}: each sample must be in exactly one part. "
+                "Look at the task's split(batch, parts) and count(batch)."
+            )
+        return list(_with_indices(pieces, piece.indices))
+
+
+def _with_indices(pieces: Iterable[Piece], indices: tuple[int, ...]) -> Iterator[Piece]:
+    """The pieces of one micro-batch, each with its own run of the sample indices."""
+    start = 0
+    for piece in pieces:
+        piece.indices = indices[start : start + piece.samples]
+        start += piece.samples
+        yield piece

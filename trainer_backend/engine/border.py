@@ -1,0 +1,134 @@
+"""A window's border: one pass for unscale, normalise and clip, and the optimizer's step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+
+from trainer_backend.engine.memory import free, is_out_of_memory
+from trainer_backend.engine.optimizers import is_fused
+from trainer_backend.errors import GradaccError
+
+_SCALE_RANGE: Final = (1e-30, 1e30)
+"""Where a reciprocal scale is a normal fp32 number with room on both sides."""
+
+
+class StepOutOfMemory(GradaccError):
+    """The optimizer ran out of memory half-way: parameters and state must come from a checkpoint."""
+
+
+def clip_factor(norm: float, max_norm: float | None) -> float:
+    """min(1, max_norm / norm): `norm` is the mean gradient's."""
+    return 1.0 if max_norm is None or norm <= max_norm else max_norm / norm
+
+
+class Border:
+    """Steps an optimizer once a window. `snapshot`: keep a copy, so that out of memory can be undone."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, *, snapshot: bool, prepared: bool) -> None:
+        self.optimizer = optimizer
+        self.fused = is_fused(optimizer)
+        self._snapshot = snapshot and not self.fused
+        self._first = not self.fused and not prepared
+        self._scale: torch.Tensor | None = None
+
+    def step(self, gradients: Sequence[torch.Tensor], factor: float) -> bool:
+        """Multiply the gradients by `factor` and step. True when memory ran out on the way (and was found).
+
+        Fused optimizers divide by 1/factor inside their own pass. fp64 gradients are multiplied by an
+        fp64 number first: the fused scale is fp32 and errs by 3e-8.
+        """
+        if self._takes_scale(gradients, factor):
+            self._step_scaled(gradients, factor)
+            return False
+        if factor != 1.0:
+            torch._foreach_mul_(list(gradients), factor)
+        return self._step_guarded()
+
+    def _takes_scale(self, gradients: Sequence[torch.Tensor], factor: float) -> bool:
+        if not self.fused or factor == 1.0 or not _SCALE_RANGE[0] < factor < _SCALE_RANGE[1]:
+            return False
+        return all(gradient.dtype == torch.float32 for gradient in gradients)
+
+    def _step_scaled(self, gradients: Sequence[torch.Tensor], factor: float) -> None:
+        if self._scale is None:
+            self._scale = torch.ones((), dtype=torch.float32, device=gradients[0].device)
+        self.optimizer.grad_scale = self._scale.fill_(1.0 / factor)  # type: ignore[attr-defined]
+        try:
+            self.optimizer.step()
+        finally:
+            self.optimizer.grad_scale = None  # type: ignore[attr-defined]
+
+    def _step_guarded(self) -> bool:
+        saved = self._saved() if self._snapshot or self._first else None
+        self._first = False
+        if self._stepped():
+            return False
+        device = self.optimizer.param_groups[0]["params"][0].device
+        free(device)
+        for group in self.optimizer.param_groups:
+            if "foreach" in group and not self.fused:
+                group["foreach"] = False  # one tensor's temporaries at a time, from now on
+        if saved is None:
+            raise StepOutOfMemory(
+                "Out of memory inside the optimizer's step, which may have changed some parameters "
+                "already: go back to the last checkpoint. A fused optimizer needs no memory of its own."
+            )
+        self._restore(saved)
+        if self._stepped():
+            return True
+        self._restore(saved)
+        raise GradaccError(
+            f"Out of memory in the optimizer's step on {device}, also one parameter at a time. The window "
+            "was not applied. Use a fused optimizer, plain SGD, or a smaller model."
+        )
+
+    def _stepped(self) -> bool:
+        try:
+            self.optimizer.step()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return False
+        return True
+
+    def _saved(self) -> tuple[list[torch.Tensor], list[torch.Tensor], list[dict[str, object]]] | None:
+        """Copies of parameters and state; None when there is no memory for them."""
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        try:
+            return (
+                parameters,
+                [parameter.detach().clone() for parameter in parameters],
+                [
+                    {key: value.clone() if isinstance(value, torch.Tensor) else value
+                     for key, value in self.optimizer.state.get(parameter, {}).items()}
+                    for parameter in parameters
+                ],
+            )  # fmt: skip
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return None
+
+    def _restore(self, saved: tuple[list[torch.Tensor], list[torch.Tensor], list[dict[str, object]]]) -> None:
+        """Parameters and state as before the step; copies are kept for a second restore."""
+        with torch.no_grad():
+            for parameter, copy, state in zip(*saved, strict=True):
+                parameter.copy_(copy)
+                if not state:
+                    self.optimizer.state.pop(parameter, None)
+                    continue
+                now = self.optimizer.state[parameter]
+                for key, value in state.items():
+                    if isinstance(value, torch.Tensor) and isinstance(now.get(key), torch.Tensor):
+                        now[key].copy_(value)
+                    else:
+                        now[key] = value
+
+
+def is_usable(norm: float, loss: float | None) -> bool:
+    """Whether the window's gradient and loss are numbers."""
+    return math.isfinite(norm) and (loss is None or math.isfinite(loss))

@@ -1,0 +1,188 @@
+"""Which denominator each loss term has, and the number its backward starts with.
+
+The window's gradient is  sum_t  sum_i total_ti / D_t.  All terms share `.grad`, which the border
+multiplies by  c*R/D_ref.  So a backward starts with
+
+    1/c            first term, and every term whose weights are the first one's: D_ref is D of the first
+    D_ref/(c*D_t)  another denominator that was counted ahead (`weights`), before the first backward
+    1/c            another denominator that is not known yet: into a buffer of its own, added at the border
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import torch
+
+from trainer_backend.engine.terms import check_graph, check_names, check_weight, power_of_two_near
+from trainer_backend.errors import GradaccError
+from trainer_backend.tasks import LossTerm
+
+Number: TypeAlias = float | torch.Tensor
+"""A number on the host, or a 0-d tensor on the device that nobody waits for."""
+
+MAX_TERMS = 16
+"""So that ranks exchange vectors of one length, whatever a rank has seen."""
+
+_TOLERANCE = 1e-6
+
+
+class OwnBufferNeeded(Exception):  # noqa: N818 - no error: the window starts again
+    """A term's weights are not the first term's, and were not counted ahead."""
+
+
+class Denominators:
+    """The run's terms: names, c, and which of them gather in a buffer of their own."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.names: tuple[str, ...] = ()
+        self.c: float | None = None
+        self.own: set[int] = set()
+        self.ahead: list[float] | None = None
+        """D of each term, over all ranks, where it was counted before the window's first backward."""
+        self._device = device
+        self._factors: list[float] = []
+        self._seeds: dict[tuple[float, torch.dtype], torch.Tensor] = {}
+        self._loss_scale: torch.Tensor | None = None
+
+    def restore(self, names: Sequence[str], c: float | None, own: Sequence[int]) -> None:
+        """From a checkpoint."""
+        self.names, self.c, self.own = tuple(names), c, set(own)
+
+    def begin(self, ahead: list[float] | None, loss_scale: torch.Tensor | None) -> None:
+        """A window (or its replay) starts. `loss_scale`: S, 0-d on the device; None is 1."""
+        self.ahead = ahead
+        self._loss_scale = loss_scale
+        self._factors = []
+        if loss_scale is not None:
+            self._seeds.clear()
+
+    def accept(self, terms: tuple[LossTerm, ...], weights: Sequence[Number]) -> None:
+        """Check a micro-batch's terms against earlier ones; fix c at the first weight."""
+        if not self.names:
+            if len(terms) > MAX_TERMS:
+                raise GradaccError(
+                    f"The loss returned {len(terms)} terms; at most {MAX_TERMS} can be told apart."
+                )
+            self.names = tuple(term.name for term in terms)
+        elif len(terms) != len(self.names) or terms[0].name != self.names[0] or len(terms) > 1:
+            check_names(self.names, terms)
+        if self.c is None:
+            first = next((number for weight in weights if (number := float(weight)) > 0), None)
+            if first is not None:
+                self.c = power_of_two_near(first)
+        if len(terms) > 1 and self.ahead is None:
+            self._find_own(weights)
+
+    def _find_own(self, weights: Sequence[Number]) -> None:
+        """Terms whose weight is another than the first one's need a buffer, from the window's start."""
+        new = {
+            index
+            for index, weight in enumerate(weights)
+            if index and index not in self.own and not _same(weight, weights[0])
+        }
+        if new:
+            self.own |= new
+            raise OwnBufferNeeded
+
+    def check_counted(self, weights: Sequence[Number], counted: Mapping[str, float]) -> None:
+        """What `weights(batch)` said must be what `loss` returned."""
+        for name, weight in zip(self.names, weights, strict=True):
+            said = check_weight(name, counted.get(name, 0.0))
+            if isinstance(weight, float) and abs(weight - said) > _TOLERANCE * max(abs(weight), 1.0):
+                raise GradaccError(
+                    f"weights(batch) counted {said:g} for loss term {name!r}, but loss() returned a weight "
+                    f"of {weight:g} for the same batch. Both must be the term's denominator."
+                )
+
+    @property
+    def reference(self) -> float | None:
+        """D_ref where it is known ahead; None: D of the first term, at the border."""
+        if self.ahead is None:
+            return None
+        return self.ahead[0] if self.ahead[0] > 0 else (self.c or 1.0)
+
+    def seed(self, index: int, dtype: torch.dtype) -> torch.Tensor:
+        """What term `index`'s backward starts with, 0-d, in the total's dtype."""
+        c = self.c or 1.0
+        factor = 1.0 / c
+        reference = self.reference
+        if reference is not None and self.ahead is not None:
+            own = self.ahead[index]
+            factor = reference / (c * own) if own > 0 else 0.0
+        key = (factor, dtype)
+        seed = self._seeds.get(key)
+        if seed is None:
+            if len(self._seeds) > 64:
+                self._seeds.clear()
+            seed = torch.full((), factor, dtype=dtype, device=self._device)
+            if self._loss_scale is not None:
+                seed = seed * self._loss_scale.to(dtype)
+            self._seeds[key] = seed
+        return seed
+
+    def backward(self, terms: tuple[LossTerm, ...], weights: Sequence[Number]) -> list[LossTerm]:
+        """Run the backward of all terms that share `.grad`; gives the ones that need their own buffer."""
+        shared: list[torch.Tensor] = []
+        seeds: list[torch.Tensor] = []
+        own: list[LossTerm] = []
+        for index, term in enumerate(terms):
+            weight = weights[index]
+            if isinstance(weight, float):
+                if weight == 0.0:
+                    continue
+                check_graph(term)
+            elif not term.total.requires_grad:
+                continue
+            if index in self.own:
+                own.append(term)
+            else:
+                shared.append(term.total)
+                seeds.append(self.seed(index, term.total.dtype))
+        if len(shared) == 1:
+            shared[0].backward(gradient=seeds[0], retain_graph=bool(own))  # type: ignore[no-untyped-call]
+        elif shared:
+            torch.autograd.backward(shared, seeds, retain_graph=bool(own))
+        return own
+
+
+def _same(weight: Number, first: Number) -> bool:
+    """Whether two weights are known to be equal, without waiting for a device."""
+    if weight is first:
+        return True
+    return isinstance(weight, float) and isinstance(first, float) and weight == first
+
+
+class OwnBuffers:
+    """Gradients of terms with a denominator that is only known at the border, fp32 or wider."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, list[torch.Tensor | None]] = {}
+
+    def clear(self) -> None:
+        """The window is over, or starts again."""
+        self._buffers.clear()
+
+    def names(self) -> list[str]:
+        """Terms that have a buffer now."""
+        return list(self._buffers)
+
+    def backward(
+        self, term: LossTerm, seed: torch.Tensor, leaves: Sequence[torch.Tensor], *, retain_graph: bool
+    ) -> None:
+        """Backward of one term into its own buffer: each leaf's `.grad` is exchanged for the while."""
+        buffers = self._buffers.setdefault(term.name, [None] * len(leaves))
+        kept = [leaf.grad for leaf in leaves]
+        for leaf, buffer in zip(leaves, buffers, strict=True):
+            leaf.grad = buffer
+        try:
+            term.total.backward(gradient=seed, retain_graph=retain_graph)  # type: ignore[no-untyped-call]
+        finally:
+            buffers[:] = [leaf.grad for leaf in leaves]
+            for leaf, gradient in zip(leaves, kept, strict=True):
+                leaf.grad = gradient
+
+    def of(self, name: str, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+        """A term's gradients, one a leaf, None where nothing arrived."""
+        return self._buffers.get(name) or [None] * len(leaves)

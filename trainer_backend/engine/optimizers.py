@@ -1,0 +1,140 @@
+"""Optimizers: fused where the device has it, groups for weight decay, state that exists before window 1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, Literal
+
+import torch
+
+from trainer_backend.errors import GradaccError
+
+_FUSED_DEVICES: Final = ("cpu", "cuda", "mps")
+_FUSED_SCALE: Final = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
+"""Optimizers whose fused kernels take `grad_scale` and `found_inf`."""
+
+
+def parameter_groups(
+    model: torch.nn.Module, weight_decay: float, *, decay_all: bool = False
+) -> list[dict[str, Any]]:
+    """Trainable parameters in at most two groups: decayed, and not.
+
+    Norms and biases (parameters of fewer than two dimensions) do not decay, unless `decay_all`.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise GradaccError(
+            "The model has no parameter that requires a gradient: there is nothing to train. "
+            "Call requires_grad_(True) on what shall learn."
+        )
+    decayed = [parameter for parameter in parameters if decay_all or parameter.dim() >= 2]
+    others = [parameter for parameter in parameters if not decay_all and parameter.dim() < 2]
+    groups = [
+        {"params": decayed, "weight_decay": weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def make_optimizer(
+    name: Literal["adamw", "sgd"],
+    groups: Iterable[torch.nn.Parameter] | list[dict[str, Any]],
+    *,
+    learning_rate: float,
+    betas: tuple[float, float] = (0.9, 0.95),
+    eps: float = 1e-8,
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    weight_decay: float = 0.0,
+) -> torch.optim.Optimizer:
+    """AdamW or SGD, fused where the device has it, else foreach. `weight_decay` is for groups without one."""
+    listed = list(groups)
+    first = listed[0]["params"][0] if isinstance(listed[0], dict) else listed[0]
+    fused = first.device.type in _FUSED_DEVICES
+    how: dict[str, Any] = {"fused": True} if fused else {"foreach": True}
+    match name:
+        case "adamw":
+            return torch.optim.AdamW(
+                listed, lr=learning_rate, betas=betas, eps=eps, weight_decay=weight_decay, **how
+            )
+        case "sgd":
+            return torch.optim.SGD(
+                listed, lr=learning_rate, momentum=momentum, nesterov=nesterov,
+                weight_decay=weight_decay, **how
+            )  # fmt: skip
+
+
+def is_fused(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether every group steps in one fused kernel that takes `grad_scale` and `found_inf`."""
+    return type(optimizer) in _FUSED_SCALE and all(group.get("fused") for group in optimizer.param_groups)
+
+
+def prepare_state(optimizer: torch.optim.Optimizer) -> bool:
+    """Allocate and zero the state of Adam, AdamW and SGD, so that no step allocates; True when known.
+
+    Fused SGD with momentum that is skipped on its first step keeps uninitialised memory otherwise,
+    and lazy Adam state makes the first step the one that runs out of memory.
+    """
+    known = True
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if optimizer.state.get(parameter) or not parameter.requires_grad:
+                continue
+            match optimizer:
+                case torch.optim.Adam() if type(optimizer) in _FUSED_SCALE:
+                    optimizer.state[parameter] = _adam_state(parameter, group)
+                case torch.optim.SGD() if group["momentum"] and not group["dampening"]:
+                    optimizer.state[parameter] = {"momentum_buffer": torch.zeros_like(parameter)}
+                case torch.optim.SGD() if not group["momentum"]:
+                    pass
+                case _:
+                    known = False
+    return known
+
+
+def _adam_state(parameter: torch.Tensor, group: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Adam's state before any step, as its own lazy initialisation would make it."""
+    on_device = group["capturable"] or group["fused"]
+    state = {
+        "step": torch.zeros((), dtype=torch.float32, device=parameter.device if on_device else "cpu"),
+        "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+        "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+    }
+    if group["amsgrad"]:
+        state["max_exp_avg_sq"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+    return state
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """State for a checkpoint without pickle: tensors by name "state.<parameter>.<key>", and plain values."""
+    state = optimizer.state_dict()
+    tensors: dict[str, torch.Tensor] = {}
+    plain: dict[str, Any] = {}
+    for index, entries in state["state"].items():
+        for key, value in entries.items():
+            target = tensors if isinstance(value, torch.Tensor) else plain
+            target[f"state.{index}.{key}"] = value
+    groups = [{key: value for key, value in group.items()} for group in state["param_groups"]]
+    return tensors, {"state": plain, "groups": groups}
+
+
+def load_optimizer_state(
+    optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor], plain: dict[str, Any]
+) -> None:
+    """Undo `optimizer_state`. Raises `GradaccError` when the groups do not fit."""
+    state: dict[int, dict[str, Any]] = {}
+    for name, value in (tensors | plain["state"]).items():
+        _, index, key = name.split(".", 2)
+        state.setdefault(int(index), {})[key] = value
+    groups = [
+        {key: tuple(value) if isinstance(value, list) and key == "betas" else value
+         for key, value in group.items()}
+        for group in plain["groups"]
+    ]  # fmt: skip
+    try:
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
+    except ValueError as error:
+        raise GradaccError(
+            "The checkpoint's optimizer does not fit the recipe's: its parameter groups differ "
+            f"({error}). Resume with the recipe that the run was started with."
+        ) from error

@@ -1,0 +1,326 @@
+"""Forward and backward of a window's micro-batches, replayed in smaller ones when memory runs out."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Sequence
+from time import perf_counter
+from typing import Any, Literal, TypeAlias
+
+import torch
+
+from trainer_backend.engine.batches import Piece, to_device
+from trainer_backend.engine.denominators import MAX_TERMS, Denominators, Number, OwnBufferNeeded, OwnBuffers
+from trainer_backend.engine.memory import free, is_out_of_memory
+from trainer_backend.engine.norms import MicroBatchNorms, total_norm
+from trainer_backend.engine.precision import LossScaler, Masters
+from trainer_backend.engine.ranks import Ranks
+from trainer_backend.engine.snapshot import Snapshot
+from trainer_backend.engine.sums import Row, Sums
+from trainer_backend.engine.terms import check_weight, host_weight, read_terms
+from trainer_backend.engine.window import Feed
+from trainer_backend.errors import GradaccError
+from trainer_backend.protocol import OutOfMemoryRecovered
+from trainer_backend.tasks import Batch, LossTerm
+
+Loss: TypeAlias = Callable[[torch.nn.Module, Batch], LossTerm | Iterable[LossTerm]]
+Phase: TypeAlias = Literal["data", "forward", "backward"]
+Culprit: TypeAlias = tuple[int, Literal["loss", "gradient"], float]
+"""Micro-batch in the window, what was not finite, and its value."""
+
+
+class Passes:
+    """Runs micro-batches; what they add up to lies in the leaves' `.grad`, in buffers and in `Sums`."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loss: Loss,
+        *,
+        device: torch.device,
+        autocast: contextlib.AbstractContextManager[Any] | None,
+        masters: Masters | None,
+        scaler: LossScaler | None,
+        ranks: Ranks,
+        tell: Callable[[Row], None],
+    ) -> None:
+        self.denominators = Denominators(device)
+        self.own = OwnBuffers()
+        self.norms = MicroBatchNorms()
+        self.snapshot = Snapshot(model, device)
+        self.leaves: list[torch.nn.Parameter] = []
+        """What the optimizer updates: parameters, or their fp32 masters."""
+        self._model = model
+        self._optimizer = optimizer
+        self._loss = loss
+        self._device = device
+        self._on_host = device.type == "cpu"
+        self._autocast = autocast
+        self._half_of = {} if masters is None else {master: half for half, master in masters.of.items()}
+        self._scaler = scaler
+        self._ranks = ranks
+        self._tell = tell
+        self._phase: Phase = "data"
+        self._told_samples = 0
+        self._samples_before = 0
+        self._tokens_before = 0
+
+    # ------------------------------------------------------------------ a window's start and end
+
+    def start(self, *, samples_seen: int, tokens_seen: int, sample_norms: bool) -> None:
+        """Empty gradients, remember buffers and RNGs."""
+        self.leaves = [leaf for group in self._optimizer.param_groups for leaf in group["params"]]
+        self.clear()
+        self.snapshot.take()
+        self._told_samples = 0
+        self._samples_before, self._tokens_before = samples_seen, tokens_seen
+        if sample_norms:
+            self.norms.attach([self._half_of.get(leaf, leaf) for leaf in self.leaves])
+
+    def clear(self) -> None:
+        """No gradient is left anywhere: of the optimizer's parameters, or of others in the model."""
+        for leaf in self.leaves:
+            leaf.grad = None
+        for parameter in self._model.parameters():
+            parameter.grad = None
+        self.own.clear()
+
+    def undo(self) -> None:
+        """Back to the window's start, as if no micro-batch had run."""
+        self.clear()
+        self.norms.forget()
+        self.snapshot.restore()
+
+    def gradients(self) -> list[torch.Tensor]:
+        """What has gathered, of those leaves that got any."""
+        return [gradient for leaf in self.leaves if (gradient := leaf.grad) is not None]
+
+    # -------------------------------------------------------------------------------- the passes
+
+    def accumulate(self, feed: Feed, recovered: Callable[[OutOfMemoryRecovered], None], step: int) -> Sums:
+        """All micro-batches of `feed`, each sample once; smaller micro-batches when memory runs out."""
+        while True:
+            self.denominators.begin(
+                self._counted_ahead(feed), None if self._scaler is None else self._scaler.scale
+            )
+            sums = Sums()
+            failed = self._attempt(feed, sums)
+            failed, ceiling = self._agreed(failed, feed, len(sums.rows))
+            if failed is None:
+                return sums
+            self.undo()
+            if failed != "own buffer":
+                free(self._device)
+                before = max(piece.samples for piece in feed.pull_all())
+                many = len(feed.pieces)
+                feed.shrink(ceiling)
+                recovered(self._recovery(step, failed, before, ceiling, many, feed))
+
+    def _attempt(self, feed: Feed, sums: Sums) -> Literal["forward", "backward", "own buffer"] | None:
+        """One try at the window; None when it went through. What was caught is forgotten, frames and all."""
+        try:
+            with self._not_synchronised():
+                while (piece := self._next(feed, len(sums.rows))) is not None:
+                    self._micro_batch(sums, piece)
+        except OwnBufferNeeded:
+            return "own buffer"
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error) or self._phase == "data":
+                raise
+            return self._phase
+        return None
+
+    def _not_synchronised(self) -> contextlib.AbstractContextManager[Any]:
+        """Under DDP each rank's gradients stay its own until the border has agreed on the window."""
+        if isinstance(self._model, torch.nn.parallel.DistributedDataParallel):
+            context: contextlib.AbstractContextManager[Any] = self._model.no_sync()  # type: ignore[no-untyped-call]
+            return context
+        return contextlib.nullcontext()
+
+    def _next(self, feed: Feed, index: int) -> Piece | None:
+        self._phase = "data"
+        return feed.at(index)
+
+    def _counted_ahead(self, feed: Feed) -> list[float] | None:
+        """D of each term over all micro-batches and ranks, where `weights` counts several terms."""
+        if not feed.counts_weights:
+            return None
+        names = self.denominators.names
+        first = feed.at(0)
+        if first is not None and first.weights is not None:
+            names = names or tuple(first.weights)
+            several = len(first.weights) > 1 and all(name in first.weights for name in names)
+        else:
+            several = False
+        sums = [0.0] * MAX_TERMS
+        if several:
+            for piece in feed.pull_all():
+                for index, name in enumerate(names):
+                    sums[index] += check_weight(name, (piece.weights or {}).get(name, 0.0))
+        if self._ranks.size > 1:
+            *sums, anyone = self._ranks.sum([*sums, float(several)])
+            several = anyone > 0
+        return sums if several else None
+
+    def _micro_batch(self, sums: Sums, piece: Piece) -> None:
+        started = perf_counter()
+        self._phase = "forward"
+        batch = piece.batch if self._on_host else to_device(piece.batch, self._device)
+        if self._autocast is None:
+            terms = read_terms(self._loss(self._model, batch))
+        else:
+            with self._autocast:
+                terms = read_terms(self._loss(self._model, batch))
+        weights: list[Number] = [host_weight(term) for term in terms]
+        self.denominators.accept(terms, weights)
+        if piece.weights is not None:
+            self.denominators.check_counted(weights, piece.weights)
+        self._phase = "backward"
+        self._backward(terms, weights)
+        totals: list[Number] = [term.total.item() for term in terms]
+        norm = self._norm_of(weights[0], first=not sums.rows)
+        self._count(sums, piece, weights[0])
+        row = Row(
+            len(sums.rows), piece, weights, totals, norm, perf_counter() - started,
+            self._samples_before + sums.samples, self._tokens_before + sums.tokens,
+        )  # fmt: skip
+        sums.add(row)
+        if sums.samples > self._told_samples:
+            self._told_samples = sums.samples
+            self._tell(row)
+
+    def _count(self, sums: Sums, piece: Piece, weight: Number) -> None:
+        sums.samples += piece.samples
+        if piece.tokens is None:
+            piece.tokens = int(weight) if isinstance(weight, float) else piece.samples
+        sums.tokens += piece.tokens
+
+    def _backward(self, terms: tuple[LossTerm, ...], weights: Sequence[Number]) -> None:
+        own = self.denominators.backward(terms, weights)
+        for left, term in enumerate(own, start=1 - len(own)):
+            seed = self.denominators.seed(self.denominators.names.index(term.name), term.total.dtype)
+            self.own.backward(term, seed, self.leaves, retain_graph=left < 0)
+
+    def _norm_of(self, weight: Number, *, first: bool) -> Number | None:
+        """Norm of the gradient of this micro-batch's own mean; None when not sampled or without weight.
+
+        The first micro-batch's is free: `.grad` holds it alone.
+        """
+        if self.denominators.own or not weight:
+            self.norms.forget()
+            return None
+        norm = self.norms.take() if self.norms.active else None
+        if norm is None:
+            if not first or self.norms.active:
+                return None
+            norm = total_norm(self.gradients())
+        scale = (self.denominators.c or 1.0) / float(weight)
+        if self._scaler is not None:
+            scale /= self._scaler.scale.item()
+        return norm.item() * scale
+
+    # ------------------------------------------------------------------------- the window's border
+
+    def merge_own(self, reference: float, weights: Sequence[float]) -> None:
+        """Add the terms with buffers of their own to `.grad`, each by D_ref/D_t."""
+        for name in self.own.names():
+            weight = weights[self.denominators.names.index(name)]
+            if weight <= 0:
+                continue
+            for leaf, buffer in zip(self.leaves, self.own.of(name, self.leaves), strict=True):
+                if buffer is None:
+                    continue
+                buffer.mul_(reference / weight)
+                leaf.grad = buffer if leaf.grad is None else leaf.grad.add_(buffer)
+        self.own.clear()
+
+    def join(self, sums: Sums) -> None:
+        """Add all ranks' weights, totals and gradients, under one c."""
+        many = len(sums.weights)
+        pad = [0.0] * (MAX_TERMS - many)
+        both = [*map(float, sums.weights), *pad, *map(float, sums.totals), *pad]
+        both = self._ranks.sum(both)
+        c = self.denominators.c
+        common = self._ranks.max([c or 0.0, float(many)])
+        many = int(common[1])
+        sums.weights, sums.totals = list(both[:many]), list(both[MAX_TERMS : MAX_TERMS + many])
+        gathered = [leaf.grad for leaf in self.leaves]
+        if c and common[0] and c != common[0]:  # powers of two: exact
+            torch._foreach_mul_(self.gradients(), c / common[0])
+        self.denominators.c = common[0] or None
+        self._ranks.add_gradients(self.leaves, gathered)
+        for leaf, gradient in zip(self.leaves, gathered, strict=True):
+            leaf.grad = gradient
+
+    # ------------------------------------------------------------------------------ out of memory
+
+    def _agreed(
+        self, failed: Literal["forward", "backward", "own buffer"] | None, feed: Feed, index: int
+    ) -> tuple[Literal["forward", "backward", "own buffer"] | None, int]:
+        """What all ranks do next, and the ceiling in samples when memory ran out somewhere."""
+        ceiling = 0
+        if failed in ("forward", "backward"):
+            ceiling = self._half(feed.pieces[index])
+        if self._ranks.size == 1:
+            return failed, ceiling
+        masks = [float(term in self.denominators.own) for term in range(MAX_TERMS)]
+        out, small, again, *masks = self._ranks.max(
+            [float(ceiling > 0), -float(ceiling or 2**52), float(failed == "own buffer"), *masks]
+        )
+        self.denominators.own = {term for term, mask in enumerate(masks) if mask}
+        if out:
+            return failed if failed in ("forward", "backward") else "forward", int(-small)
+        return ("own buffer" if again else None), 0
+
+    def _half(self, piece: Piece) -> int:
+        """Samples a micro-batch may have after `piece` did not fit."""
+        if piece.samples <= 1:
+            raise GradaccError(
+                f"Out of memory on {self._device} with a single sample in the micro-batch"
+                f"{_named(piece)}: it cannot be made smaller. Use shorter samples, activation "
+                "checkpointing, bf16, or a smaller model."
+            )
+        return piece.samples // 2
+
+    def _recovery(
+        self, step: int, phase: Literal["forward", "backward"], before: int, after: int, many: int, feed: Feed
+    ) -> OutOfMemoryRecovered:
+        return OutOfMemoryRecovered(
+            step=step,
+            phase=phase,
+            micro_batch_size_before=before,
+            micro_batch_size=after,
+            accumulation_steps_before=many,
+            accumulation_steps=len(feed.pieces),
+            effective_batch=sum(piece.samples for piece in feed.pieces),
+            device=str(self._device),
+        )
+
+    # -------------------------------------------------------------------------------- forensics
+
+    def culprits(self, feed: Feed) -> list[Culprit]:
+        """Which micro-batches are not finite: each is run again alone. Leaves the window undone."""
+        self.undo()
+        found: list[Culprit] = []
+        told, self._told_samples = self._told_samples, 2**62
+        for index, piece in enumerate(feed.pull_all()):
+            sums = Sums()
+            with self._not_synchronised():
+                self._micro_batch(sums, piece)
+            row = sums.rows[0]
+            norm = total_norm(self.gradients()).item()
+            if not row.is_finite():
+                found.append((index, "loss", row.loss() or math.nan))
+            elif not math.isfinite(norm):
+                found.append((index, "gradient", norm))
+            self.clear()
+        self._told_samples = told
+        self.undo()
+        return found
+
+
+def _named(piece: Piece) -> str:
+    """ " (sample 7)" where the loader told."""
+    return f" (sample {piece.indices[0]})" if piece.indices else ""

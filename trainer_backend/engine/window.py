@@ -1,0 +1,124 @@
+"""A window of micro-batches: what it is fed, what is known at its border, and what it gave."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable
+from time import perf_counter
+
+from trainer_backend.engine.batches import Piece, Reader
+from trainer_backend.errors import GradaccError
+from trainer_backend.protocol import NonFiniteSeen, OutOfMemoryRecovered
+from trainer_backend.tasks import Batch
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WindowTotals:
+    """What is known at the border, before the optimizer steps: set the learning rate from it."""
+
+    step: int
+    """This window's number, from 1."""
+    micro_batches: int
+    samples: int
+    tokens: int
+    samples_seen: int
+    """Consumed by the run at this window's end."""
+    tokens_seen: int
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class WindowResult:
+    """One window's numbers, named as in `OptimizerStepMeasured`."""
+
+    step: int
+    updates: int
+    """Updates applied so far, this one included."""
+    micro_batches: int
+    micro_batch_size: int
+    """Samples in the largest micro-batch, as it was run."""
+    samples: int
+    tokens: int
+    samples_seen: int
+    tokens_seen: int
+    weight: float
+    """D of the first term, over all ranks."""
+    loss: float | None
+    """Sum over the terms of total / D, over all ranks; None when the window is empty."""
+    terms: dict[str, float | None]
+    """The same by term."""
+    gradient_norm: float | None
+    """L2 norm of the mean gradient, before clipping; None when the window is empty."""
+    loss_scale: float | None
+    skipped: str
+    """"" | "empty" | "non-finite" | "loss-scale"."""
+    duration_s: float
+    data_wait_s: float
+    out_of_memory: tuple[OutOfMemoryRecovered, ...] = ()
+    non_finite: tuple[NonFiniteSeen, ...] = ()
+
+
+class NonFiniteError(GradaccError):
+    """Training must not go on: a policy of "halt", or too many windows in a row.
+
+    `code`: "non-finite-halt" (nothing was consumed: state and counters are those before the window)
+    or "non-finite-in-a-row" (`result` is the last window's). `seen`: the facts, already given.
+    """
+
+    def __init__(
+        self, sentence: str, *, code: str, seen: tuple[NonFiniteSeen, ...], result: WindowResult | None
+    ) -> None:
+        super().__init__(sentence)
+        self.code = code
+        self.seen = seen
+        self.result = result
+
+
+class Feed:
+    """A window's micro-batches: pulled one ahead, retained on the host for a replay."""
+
+    def __init__(self, batches: Iterable[Batch], reader: Reader, ceiling: int | None) -> None:
+        self.pieces: list[Piece] = []
+        self.wait_s = 0.0
+        self.counts_weights = reader.counts_weights
+        self.left_out_samples = 0
+        self.left_out_tokens = 0
+        self._source = iter(batches)
+        self._reader = reader
+        self._ceiling = ceiling
+        self._ended = False
+
+    def at(self, index: int) -> Piece | None:
+        """Micro-batch `index`, and the one after it is pulled; None behind the last."""
+        while not self._ended and len(self.pieces) < index + 2:
+            self._pull()
+        return self.pieces[index] if index < len(self.pieces) else None
+
+    def _pull(self) -> None:
+        started = perf_counter()
+        try:
+            given = next(self._source)
+        except StopIteration:
+            self._ended = True
+            return
+        finally:
+            self.wait_s += perf_counter() - started
+        piece = self._reader.piece(given)
+        self.pieces += [piece] if self._ceiling is None else self._reader.cut(piece, self._ceiling)
+
+    def pull_all(self) -> list[Piece]:
+        """The whole window, now."""
+        while not self._ended:
+            self._pull()
+        return self.pieces
+
+    def shrink(self, ceiling: int) -> None:
+        """Cut every micro-batch to at most `ceiling` samples; each sample stays in exactly one."""
+        self._ceiling = ceiling
+        self.pieces = [part for piece in self.pull_all() for part in self._reader.cut(piece, ceiling)]
+
+    def without(self, culprits: Collection[int]) -> None:
+        """Leave micro-batches out of the replay; their samples count as consumed."""
+        for piece in (self.pull_all()[index] for index in culprits):
+            self.left_out_samples += piece.samples
+            self.left_out_tokens += piece.tokens or 0
+        self.pieces = [piece for index, piece in enumerate(self.pull_all()) if index not in culprits]
