@@ -81,7 +81,7 @@ class Watch:
         runs = self._home / "runs"
         if not runs.is_dir():
             return []
-        from trainer_backend.run_directory import RunDirectory  # noqa: PLC0415 - few tests have a run
+        from trainer_backend.run_directory import RunDirectory
 
         return [path for path in runs.iterdir() if RunDirectory(path).is_alive()]
 
@@ -107,14 +107,14 @@ def _describe(process: psutil.Process) -> str:
 
 
 def _kill_trainer(run: Path) -> None:
-    from trainer_backend.run_directory import RunDirectory  # noqa: PLC0415 - few tests have a run
+    from trainer_backend.run_directory import RunDirectory
 
     pid = RunDirectory(run).pid()
     if pid is not None and pid != psutil.Process().pid and psutil.pid_exists(pid):
         psutil.Process(pid).kill()
 
 
-def _application() -> Any:  # noqa: ANN401 - Qt's type is not to be imported here
+def _application() -> Any:
     widgets = sys.modules.get("PySide6.QtWidgets")
     return None if widgets is None else widgets.QApplication.instance()
 
@@ -134,7 +134,7 @@ def _delete_what_is_to_be_deleted() -> None:
 def _active_timers() -> list[Any]:
     if not _started_timers:
         return []
-    from shiboken6 import isValid  # noqa: PLC0415 - Qt is there when timers are
+    from shiboken6 import isValid
 
     return [timer for timer in list(_started_timers) if isValid(timer) and timer.isActive()]
 
@@ -146,7 +146,7 @@ def _watch_timers() -> None:
         return
     start = core.QTimer.start
 
-    def remembered_start(self: Any, *args: Any) -> None:  # noqa: ANN401 - Qt's overloads
+    def remembered_start(self: Any, *args: Any) -> None:
         _started_timers.add(self)
         start(self, *args)
 
