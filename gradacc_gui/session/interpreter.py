@@ -47,12 +47,12 @@ class Need(msgspec.Struct, frozen=True):
 
 NEEDS: Final = (
     Need("msgspec", "msgspec", (0, 19)),
-    Need("safetensors", "safetensors", (0, 4, 3)),
-    Need("psutil", "psutil", (5, 9)),
-    Need("pynvml", "nvidia-ml-py", (12, 535)),
-    Need("tomlkit", "tomlkit", (0, 12)),
-    Need("platformdirs", "platformdirs", (4, 0)),
+    Need("safetensors", "safetensors", (0, 4, 5)),
+    Need("psutil", "psutil", (6,)),
+    Need("pynvml", "nvidia-ml-py", (12, 560)),
+    Need("tomlkit", "tomlkit", (0, 13)),
 )
+"""The trainer's part of pyproject.toml's dependencies."""
 
 
 class InterpreterError(UsageError):

@@ -1,0 +1,176 @@
+"""The console command `gradacc`. Light: it imports what a command needs when the command is run."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from trainer_backend import __version__
+from trainer_backend.errors import GradaccError
+
+RUN_HELP = "an id, a unique prefix of one, a name, or a directory"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}. Try {self.prog} --help.\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; gives the exit code: 0 done, 1 the run failed, 2 bad usage or configuration."""
+    arguments = _parser().parse_args(argv)
+    module, _, function = arguments.act.partition(":")
+    try:
+        code: int = getattr(importlib.import_module(f"gradacc_gui.commands.{module}"), function)(arguments)
+        sys.stdout.flush()
+    except GradaccError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return error.exit_code
+    except BrokenPipeError:
+        # Whoever read our output has gone; what was started goes on. Python must not flush into it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="gradacc",
+        description="Train with gradient accumulation and watch it. Without a command: the window.",
+        epilog="Runs live in GRADACC_HOME. Exit codes: 0 done, 1 the run failed, 2 bad usage or config.",
+    )
+    parser.add_argument("--version", action="version", version=f"gradacc {__version__}")
+    parser.add_argument("--demo", action="store_true", help="open the window with its demo run started")
+    parser.set_defaults(act="window:open_window")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+
+    def command(name: str, act: str, text: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        added.set_defaults(act=act)
+        return added
+
+    _add_running(command)
+    _add_steering(command)
+    _add_looking(command)
+    return parser
+
+
+def _add_running(command: Any) -> None:  # noqa: ANN401 - a function of the parser's
+    run = command("run", "running:run", "train a recipe without a window")
+    run.add_argument("recipe", metavar="RECIPE", help="a .toml file")
+    run.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="change the recipe for this run, such as accumulation.micro_batch_size=4; may be repeated",
+    )
+    _add_start_options(run)
+
+    resume = command("resume", "running:resume", "go on with a paused, stopped, failed or interrupted run")
+    resume.add_argument("run", metavar="RUN", help=RUN_HELP)
+    _add_start_options(resume)
+
+    verify = command("verify", "verify:verify", "prove that N micro-batches give one large batch's gradient")
+    verify.add_argument("recipe", metavar="RECIPE", help="a .toml file")
+    verify.add_argument("--json", action="store_true", help="print the report as JSON")
+    verify.add_argument("--report", metavar="FILE", help="write the report to a file")
+    _add_python(verify)
+
+
+def _add_start_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one event a line, as JSON")
+    parser.add_argument("--detach", action="store_true", help="start it and return at once")
+    parser.add_argument("--keep-awake", action="store_true", help="keep the system from sleeping meanwhile")
+    _add_python(parser)
+
+
+def _add_python(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--python",
+        metavar="PATH",
+        help="the interpreter (or its virtual environment) that trains; by default gradacc's own",
+    )
+    parser.add_argument(
+        "--install",
+        action="store_true",
+        help="put what that interpreter lacks into a folder of gradacc's own, without asking",
+    )
+
+
+def _add_steering(command: Any) -> None:  # noqa: ANN401 - a function of the parser's
+    change = command("set", "steering:change", "change a live run from its next optimizer step on")
+    change.add_argument("run", metavar="RUN", help=RUN_HELP)
+    change.add_argument(
+        "key",
+        metavar="KEY",
+        help="gradient_accumulation_steps, effective_batch_size, micro_batch_size, learning_rate"
+        " or max_grad_norm",
+    )
+    change.add_argument("value", metavar="VALUE", help="the new value; none takes max_grad_norm away")
+    change.add_argument(
+        "--learning-rate-rule",
+        choices=("none", "sqrt", "linear"),
+        default="none",
+        help="with a new N: multiply the learning rate by 1, the root of the batch's ratio, or the ratio",
+    )
+    change.add_argument(
+        "--change-effective-batch",
+        action="store_true",
+        help="with a new micro_batch_size: keep N instead of the effective batch",
+    )
+    plain = (
+        ("pause", "pause", "wait at the next optimizer step"),
+        ("checkpoint", "checkpoint", "save a checkpoint at the next optimizer step"),
+        ("stop", "stop", "end a run after its window of micro-batches and a checkpoint"),
+    )
+    parsers = [change]
+    for name, function, text in plain:
+        parser = command(name, f"steering:{function}", text)
+        parser.add_argument("run", metavar="RUN", help=RUN_HELP)
+        parsers.append(parser)
+    parsers[-1].add_argument(
+        "--now", action="store_true", help="do not finish the window; it will be replayed"
+    )
+    for parser in parsers:
+        parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+        parser.add_argument("--timeout", metavar="S", type=float, default=15.0, help="seconds to wait for it")
+
+
+def _add_looking(command: Any) -> None:  # noqa: ANN401 - a function of the parser's
+    runs = command("runs", "looking:runs", "list the runs")
+    runs.add_argument("--json", action="store_true", help="print one run a line, as JSON")
+
+    show = command("show", "looking:show", "tell what a run does and did")
+    show.add_argument("run", metavar="RUN", help=RUN_HELP)
+    show.add_argument("--json", action="store_true", help="print every event, one a line, as JSON")
+    show.add_argument("--follow", action="store_true", help="go on until the run ends")
+
+    export = command("export", "export:export", "write a run's measurements to files")
+    export.add_argument("run", metavar="RUN", help=RUN_HELP)
+    export.add_argument(
+        "--format", choices=("csv", "parquet"), default="csv", help="csv (default) or parquet"
+    )
+    export.add_argument(
+        "--output", metavar="FOLDER", help="where to; by default a new folder named after the run"
+    )
+
+    doctor = command("doctor", "doctor:doctor", "tell what this machine can do, and why not")
+    doctor.add_argument(
+        "--python", metavar="PATH", help="the interpreter to look at; by default gradacc's own"
+    )
+    doctor.add_argument("--json", action="store_true", help="print it as JSON")
+
+    new = command("new", "template:new", "write a beginning of your own")
+    new.add_argument("what", choices=("task",), metavar="task", help="task: your own model, data and loss")
+    new.add_argument("path", metavar="PATH", help="the Python file to write; a recipe is written beside it")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The commands of `gradacc`, each in a module that is imported only when it is run."""

@@ -1,0 +1,154 @@
+"""`gradacc export`: a run's measurements as files that other programs read, in bounded memory."""
+
+# ruff: noqa: T201 - a command prints
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol, get_args, get_origin, get_type_hints
+
+from gradacc_gui.session.following import slices
+from gradacc_gui.session.runs import open_journal
+from trainer_backend.errors import UsageError
+from trainer_backend.journal import JournalReader, columns
+from trainer_backend.protocol import Event, RolledBack, RunStarted, plain
+from trainer_backend.run_directory import find_run
+
+FACT_COLUMNS = ("seq", "attempt", "at", "type", "body")
+
+
+class _Table(Protocol):
+    def write(self, rows: list[Sequence[Any]]) -> None: ...
+    def close(self) -> None: ...
+
+
+def export(arguments: argparse.Namespace) -> int:
+    """Write one file a kind of measurement, and one for the facts; never over what is there.
+
+    Each measurement has a column `superseded`: 1 where a later attempt, or a roll-back, went back
+    behind it, so that its step was trained again.
+    """
+    run = find_run(arguments.run)
+    run.check()
+    folder = Path(arguments.output) if arguments.output else Path(f"{run.id}-{arguments.format}")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        message = f"{folder} is there already and not empty. Give another folder with --output."
+        raise UsageError(message)
+    make = _Csv if arguments.format == "csv" else _parquet()
+    with open_journal(run) as reader, ExitStack() as stack:
+        folder.mkdir(parents=True, exist_ok=True)
+        borders = _borders(reader)
+        tables: dict[str, _Table] = {}
+
+        def table(name: str, kind: type[Event] | None) -> _Table:
+            if name not in tables:
+                tables[name] = make(folder / f"{name}.{arguments.format}", kind)
+                stack.callback(tables[name].close)
+            return tables[name]
+
+        for found in slices(reader):
+            for kind, rows in found.rows.items():
+                table(kind.__name__, kind).write([(*row, _superseded(kind, row, borders)) for row in rows])
+            if found.facts:
+                table("facts", None).write(
+                    [
+                        (
+                            fact.seq,
+                            fact.attempt,
+                            fact.at,
+                            type(fact.event).__name__,
+                            json.dumps(plain(fact.event)),
+                        )
+                        for fact in found.facts
+                    ]
+                )
+    print(f"{folder}: {', '.join(sorted(tables)) or 'nothing yet'}")
+    return 0
+
+
+def _borders(reader: JournalReader) -> list[tuple[int, int]]:
+    """(seq, step): rows before seq with a larger step were trained again."""
+    borders = []
+    for record in reader.facts(RunStarted, RolledBack):
+        match record.event:
+            case RunStarted():
+                borders.append((record.seq, record.event.from_step))
+            case RolledBack():
+                borders.append((record.seq, record.event.to_step))
+    return borders
+
+
+def _superseded(kind: type[Event], row: Sequence[Any], borders: Iterable[tuple[int, int]]) -> int:
+    names = columns(kind)
+    if "step" not in names:
+        return 0
+    step = row[names.index("step")]
+    return int(any(row[0] < seq and step > to for seq, to in borders))
+
+
+def header(kind: type[Event] | None) -> tuple[str, ...]:
+    """Columns of an exported table; None is that of the facts."""
+    return FACT_COLUMNS if kind is None else (*columns(kind), "superseded")
+
+
+class _Csv:
+    """Unknown is empty; non-finite numbers are NaN, Infinity, -Infinity."""
+
+    def __init__(self, path: Path, kind: type[Event] | None) -> None:
+        self._file = path.open("x", encoding="utf-8", newline="")
+        self._writer = csv.writer(self._file)
+        self._writer.writerow(header(kind))
+
+    def write(self, rows: list[Sequence[Any]]) -> None:
+        self._writer.writerows([[plain(value) for value in row] for row in rows])
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None or not math.isfinite(value) else int(value)
+
+
+def _parquet() -> Any:  # noqa: ANN401 - the class below, made with an optional library
+    try:
+        import pyarrow as pa  # noqa: PLC0415 - optional
+        import pyarrow.parquet as pq  # noqa: PLC0415 - optional
+    except ImportError as error:
+        message = "Parquet needs pyarrow: pip install 'gradacc[export]', or use --format csv."
+        raise UsageError(message) from error
+
+    def schema(kind: type[Event] | None) -> Any:  # noqa: ANN401 - pyarrow's
+        if kind is None:
+            types = [pa.int64(), pa.int64(), pa.float64(), pa.string(), pa.string()]
+            return pa.schema(list(zip(FACT_COLUMNS, types, strict=True)))
+        hints = get_type_hints(kind)
+        fields = [("seq", pa.int64()), ("attempt", pa.int64()), ("at", pa.float64())]
+        for name in kind.__struct_fields__:
+            parts = (str,) if get_origin(hints[name]) is dict else (hints[name], *get_args(hints[name]))
+            fields.append(
+                (name, pa.float64() if float in parts else pa.int64() if int in parts else pa.string())
+            )
+        return pa.schema([*fields, ("superseded", pa.int8())])
+
+    class Parquet:
+        def __init__(self, path: Path, kind: type[Event] | None) -> None:
+            self._schema = schema(kind)
+            self._writer = pq.ParquetWriter(path, self._schema)
+
+        def write(self, rows: list[Sequence[Any]]) -> None:
+            arrays = []
+            for field, column in zip(self._schema, zip(*rows, strict=True), strict=True):
+                values = map(_whole, column) if pa.types.is_integer(field.type) else column
+                arrays.append(pa.array(list(values), type=field.type, from_pandas=False))
+            self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
+
+        def close(self) -> None:
+            self._writer.close()
+
+    return Parquet

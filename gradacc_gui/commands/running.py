@@ -1,0 +1,183 @@
+"""`gradacc run` and `gradacc resume`: start a detached trainer and follow its journal to the end."""
+
+# ruff: noqa: T201 - a command prints
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+from gradacc_gui.commands.looking import print_records
+from gradacc_gui.commands.ready import ready_interpreter
+from gradacc_gui.commands.steering import person, print_answer
+from gradacc_gui.session.awake import Awake
+from gradacc_gui.session.following import POLL_S, Follower, ask
+from gradacc_gui.session.launch import Died, Launch, start
+from gradacc_gui.session.preparing import new_run
+from gradacc_gui.session.runs import RunState, summarise
+from gradacc_gui.session.stopping import Act, Ladder, perform
+from trainer_backend.errors import GradaccError, RunDirectoryError, UsageError
+from trainer_backend.protocol import CommandAccepted, CommandRefused, Resume, RunFailed
+from trainer_backend.recipe import parse_setting, read_document, recipe_from_document, set_value
+from trainer_backend.run_directory import RunDirectory, find_run
+
+if TYPE_CHECKING:
+    from gradacc_gui.commands.progress import Progress
+
+SAYS: Final = {
+    Act.ASK: "Stopping after this window of micro-batches and a checkpoint. Again: stop now.",
+    Act.ASK_NOW: "Stopping now; the open window will be replayed. Again: terminate.",
+    Act.TERMINATE: "Terminating the trainer. Again: kill.",
+    Act.KILL: "Killing the trainer.",
+}
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """`gradacc run RECIPE`. Nothing is started and nothing written when anything is refused."""
+    path = Path(arguments.recipe)
+    document = read_document(path)
+    for setting in arguments.set:
+        key, value = parse_setting(setting)
+        set_value(document, key, value)
+    recipe = recipe_from_document(document, folder=path.absolute().parent, where=str(path))
+    interpreter = ready_interpreter(arguments)
+    directory = new_run(recipe, path)
+    return _follow_start(directory, lambda: start(directory, interpreter), arguments)
+
+
+def resume(arguments: argparse.Namespace) -> int:
+    """`gradacc resume RUN`: ask a paused run to go on, or start a new attempt of one that ended early."""
+    directory = find_run(arguments.run)
+    directory.check()
+    if directory.is_alive():
+        answer = ask(directory, Resume(asked_by=person()))
+        print_answer(answer, as_json=arguments.json)
+        return 0 if isinstance(answer.event, CommandAccepted) else 1
+    summary = summarise(directory)
+    if summary.state is RunState.DAMAGED:
+        raise RunDirectoryError(summary.reason)
+    if summary.state is RunState.FINISHED:
+        message = (
+            f"{directory.id} has finished; there is nothing to go on with. Run its recipe again instead."
+        )
+        raise UsageError(message)
+    interpreter = ready_interpreter(arguments)
+    return _follow_start(directory, lambda: start(directory, interpreter), arguments)
+
+
+def _follow_start(run: RunDirectory, begin: Callable[[], Launch], arguments: argparse.Namespace) -> int:
+    follower = Follower(run)
+    while follower.poll():  # what earlier attempts said
+        pass
+    launch = begin()
+    if arguments.detach:
+        launch.leave()
+        print(json.dumps({"id": run.id, "path": str(run.path)}) if arguments.json else run.id)
+        return 0
+    if not arguments.json:
+        print(f"{run.id}: {run.path}", file=sys.stderr)
+    awake = Awake()
+    if arguments.keep_awake:
+        awake.hold()
+    try:
+        return _Watch(run, launch, follower, as_json=arguments.json).until_it_ends()
+    finally:
+        launch.leave()
+        follower.close()
+        if problem := awake.problem():
+            print(problem, file=sys.stderr)
+        awake.release()
+
+
+class _Watch:
+    """Follows one attempt; turns signals into wishes."""
+
+    def __init__(self, run: RunDirectory, launch: Launch, follower: Follower, *, as_json: bool) -> None:
+        self._run = run
+        self._launch = launch
+        self._follower = follower
+        self._as_json = as_json
+        self._ladder = Ladder()
+        self._signals = 0
+        self._stop_id = ""
+        self._progress: Progress | None = None
+
+    def until_it_ends(self) -> int:
+        old = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        if not self._as_json:
+            from gradacc_gui.commands.progress import Progress  # noqa: PLC0415 - rich, for people alone
+
+            self._progress = Progress(self._run)
+        try:
+            return self._watch()
+        finally:
+            if self._progress is not None:
+                self._progress.close()
+            for number, handler in old.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self._signals += 1  # acted on in the loop: files are not written in a signal handler
+
+    def _watch(self) -> int:
+        while True:
+            while self._signals:
+                self._signals -= 1
+                self._climb()
+            died = self._launch.poll()  # before the read, so that nothing it wrote is missed
+            found = self._follower.poll()
+            if found:
+                self._ask_again_if_stale(found.facts)
+                if self._progress is None:
+                    print_records(found.records(), as_json=True)
+                else:
+                    self._progress.show(found)
+                continue
+            if died is not None:
+                return self._outcome(died)
+            time.sleep(POLL_S)
+
+    def _climb(self) -> None:
+        now = time.monotonic()
+        self._ladder, act = self._ladder.force(now) if self._ladder.since else self._ladder.ask(now)
+        if act is None:
+            return
+        print(SAYS[act], file=sys.stderr)
+        self._perform(act)
+
+    def _perform(self, act: Act) -> None:
+        try:
+            self._stop_id = perform(act, self._run, asked_by=person()) or self._stop_id
+        except GradaccError as error:
+            print(error, file=sys.stderr)
+
+    def _ask_again_if_stale(self, facts: list[Any]) -> None:
+        """A stop that was asked for while the trainer was starting is older than its attempt."""
+        for record in facts:
+            event = record.event
+            if (
+                isinstance(event, CommandRefused)
+                and event.command_id == self._stop_id
+                and event.code == "stale"
+            ):
+                self._perform(Act.ASK)
+
+    def _outcome(self, died: Died) -> int:
+        ended = self._follower.ended
+        if isinstance(ended, RunFailed):
+            if self._as_json:
+                print(ended.reason, file=sys.stderr)
+            return 1
+        if ended is not None:
+            return 0
+        for line in died.last_lines:
+            print(line, file=sys.stderr)
+        print(f"{died.sentence()} See {self._run.log_path}.", file=sys.stderr)
+        return 2 if died.exit_code == 2 else 1

@@ -1,0 +1,154 @@
+"""`gradacc set`, `pause`, `checkpoint` and `stop`: ask a live run, and print the fact that answers."""
+
+# ruff: noqa: T201 - a command prints
+from __future__ import annotations
+
+import argparse
+import getpass
+import sys
+from typing import Any, Final
+
+from gradacc_gui import words
+from gradacc_gui.session.following import ask
+from gradacc_gui.session.runs import open_journal
+from trainer_backend.config import RunConfig
+from trainer_backend.config_check import check_value, fields, section_types
+from trainer_backend.errors import UsageError
+from trainer_backend.journal import columns
+from trainer_backend.protocol import (
+    AnyCommand,
+    CommandAccepted,
+    CommandRefused,
+    OptimizerStepMeasured,
+    Pause,
+    Record,
+    RunStarted,
+    SaveCheckpoint,
+    SetAccumulation,
+    SetLearningRate,
+    SetMaxGradNorm,
+    SetMicroBatchSize,
+    Stop,
+    record_json,
+)
+from trainer_backend.recipe import load_recipe, parse_setting
+from trainer_backend.run_directory import RunDirectory, find_run
+
+KEYS: Final = {
+    "gradient_accumulation_steps": "accumulation",
+    "effective_batch_size": "accumulation",
+    "micro_batch_size": "accumulation",
+    "learning_rate": "optimizer",
+    "max_grad_norm": "optimizer",
+}
+
+
+def change(arguments: argparse.Namespace) -> int:
+    """`gradacc set RUN KEY VALUE`."""
+    run = find_run(arguments.run)
+    key, value = _checked(arguments.key, arguments.value)
+    return _ask(run, _command(run, key, value, arguments), arguments)
+
+
+def pause(arguments: argparse.Namespace) -> int:
+    """`gradacc pause RUN`."""
+    return _ask(find_run(arguments.run), Pause(asked_by=person()), arguments)
+
+
+def checkpoint(arguments: argparse.Namespace) -> int:
+    """`gradacc checkpoint RUN`."""
+    return _ask(find_run(arguments.run), SaveCheckpoint(asked_by=person()), arguments)
+
+
+def stop(arguments: argparse.Namespace) -> int:
+    """`gradacc stop RUN [--now]`."""
+    return _ask(find_run(arguments.run), Stop(asked_by=person(), now=arguments.now), arguments)
+
+
+def person() -> str:
+    """Who asks, for the record."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # no entry in the user database
+        return "someone"
+
+
+def _checked(key: str, text: str) -> tuple[str, Any]:
+    """The key's own name and the value in its type. Raises UsageError."""
+    section, _, name = key.rpartition(".")
+    if KEYS.get(name) is None or section not in ("", KEYS[name]):
+        message = f"{key} cannot be changed in a live run. These can: {', '.join(KEYS)}."
+        raise UsageError(message)
+    path = f"{KEYS[name]}.{name}"
+    if name == "max_grad_norm" and text.strip().lower() in ("none", "off"):
+        return name, None
+    _, value = parse_setting(f"{path}={text}" if text.strip() else f'{path}=""')
+    kind = section_types(None)[KEYS[name]]
+    assert kind is not None
+    problem = check_value(path, value, fields(kind)[name])
+    if problem is not None:
+        raise UsageError(problem.message)
+    return name, value
+
+
+def _command(run: RunDirectory, key: str, value: Any, arguments: argparse.Namespace) -> AnyCommand:  # noqa: ANN401
+    match key:
+        case "gradient_accumulation_steps":
+            return _accumulation(value, arguments)
+        case "effective_batch_size":
+            return _accumulation(_steps_for(run, value), arguments)
+        case "micro_batch_size":
+            keep = not arguments.change_effective_batch
+            return SetMicroBatchSize(size=value, keep_effective_batch=keep, asked_by=person())
+        case "learning_rate":
+            return SetLearningRate(value=float(value), asked_by=person())
+        case _:
+            return SetMaxGradNorm(value=None if value is None else float(value), asked_by=person())
+
+
+def _accumulation(steps: int, arguments: argparse.Namespace) -> SetAccumulation:
+    return SetAccumulation(steps=steps, learning_rate_rule=arguments.learning_rate_rule, asked_by=person())
+
+
+def _steps_for(run: RunDirectory, effective_batch: int) -> int:
+    """N for an effective batch, at the micro-batch size that the run has now."""
+    one = _samples_a_round(run)
+    if effective_batch % one:
+        lower, upper = effective_batch // one * one, -(-effective_batch // one) * one
+        message = (
+            f"accumulation.effective_batch_size = {effective_batch} is not a multiple of"
+            f" micro-batch size x devices = {one}. Try {f'{lower} or ' if lower else ''}{upper}."
+        )
+        raise UsageError(message)
+    return effective_batch // one
+
+
+def _samples_a_round(run: RunDirectory) -> int:
+    """micro-batch size x devices, as it is now."""
+    config: RunConfig = load_recipe(run.recipe_path).config
+    size, world = config.accumulation.micro_batch_size, config.run.devices
+    if run.journal_path.is_file():
+        with open_journal(run) as reader:
+            started = reader.newest_fact(RunStarted)
+            row = reader.newest(OptimizerStepMeasured)
+        if started is not None and isinstance(started.event, RunStarted):
+            size, world = started.event.micro_batch_size, started.event.world_size
+        if row is not None:
+            size = row[columns(OptimizerStepMeasured).index("micro_batch_size")]
+    return size * world
+
+
+def _ask(run: RunDirectory, command: AnyCommand, arguments: argparse.Namespace) -> int:
+    answer = ask(run, command, timeout_s=arguments.timeout)
+    print_answer(answer, as_json=arguments.json)
+    return 0 if isinstance(answer.event, CommandAccepted) else 1
+
+
+def print_answer(answer: Record, *, as_json: bool) -> None:
+    """The fact that answers a command, for a person or a program."""
+    if as_json:
+        print(record_json(answer).decode())
+    elif isinstance(answer.event, CommandAccepted):
+        print(f"Accepted: from optimizer step {answer.event.applies_at_step:,} on.")
+    elif isinstance(answer.event, CommandRefused):
+        print(f"Refused: {words.refusal(answer.event)}.", file=sys.stderr)

@@ -1,0 +1,116 @@
+"""Follow a run's journal to its end, or to the answer of a command: what the command line does all day."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from trainer_backend.errors import GradaccError
+from trainer_backend.inbox import send
+from trainer_backend.journal import JournalReader, Slice
+from trainer_backend.protocol import (
+    AnyCommand,
+    CommandAccepted,
+    CommandRefused,
+    Record,
+    RunEnded,
+    RunFailed,
+    RunFinished,
+    RunStopped,
+)
+from trainer_backend.run_directory import RunDirectory
+
+POLL_S: Final = 0.05
+ANSWER_S: Final = 15.0
+
+
+class NoAnswerError(GradaccError):
+    """A command got no answer; the sentence says why."""
+
+
+class Follower:
+    """Reads what a run's journal gets, from `after` on, whether it exists yet or not."""
+
+    def __init__(self, run: RunDirectory, *, after: int = 0) -> None:
+        self.run = run
+        self.after = after
+        self.ended: RunEnded | None = None
+        """How the newest attempt that was read ended; None while it has not."""
+        self.attempt = 0
+        self._reader: JournalReader | None = None
+
+    def poll(self, limit: int = 20_000) -> Slice:
+        """What is new since the last poll. Raises RunDirectoryError for a damaged journal."""
+        if self._reader is None:
+            if not self.run.journal_path.is_file():
+                return Slice(self.after, self.after, {}, [])
+            self._reader = JournalReader(self.run.journal_path)
+        found = self._reader.read(self.after, limit)
+        self.after = found.last
+        for record in found.facts:
+            if record.attempt > self.attempt:
+                self.attempt, self.ended = record.attempt, None
+            if isinstance(record.event, (RunFinished, RunStopped, RunFailed)):
+                self.ended = record.event
+        return found
+
+    def close(self) -> None:
+        """Give the journal back."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+
+def slices(reader: JournalReader, *, after: int = 0) -> Iterator[Slice]:
+    """Everything in a journal from `after` to where it ends now, in bounded pieces."""
+    end = reader.head()
+    while after < end:
+        found = reader.read(after)
+        if found.last == after:
+            return
+        after = found.last
+        yield found
+
+
+def ask(run: RunDirectory, command: AnyCommand, *, timeout_s: float = ANSWER_S) -> Record:
+    """Send a command to a live run and wait for the fact that answers it.
+
+    Raises NoAnswerError when no trainer is alive or it does not answer, RunDirectoryError when the run
+    cannot be written or read.
+    """
+    if not run.is_alive():
+        message = f"{run.id} is not live, so nothing can be asked of it. `gradacc resume {run.id}` starts it."
+        raise NoAnswerError(message)
+    follower = Follower(run, after=_head(run))
+    send(run.inbox_path, command)
+    deadline = time.monotonic() + timeout_s
+    try:
+        while True:
+            alive = run.is_alive()
+            for record in follower.poll().facts:
+                event = record.event
+                if isinstance(event, (CommandAccepted, CommandRefused)) and event.command_id == command.id:
+                    return record
+            if not alive:
+                message = f"{run.id} ended before it answered. `gradacc show {run.id}` tells how."
+                raise NoAnswerError(message)
+            if time.monotonic() > deadline:
+                message = (
+                    f"{run.id} has not answered within {timeout_s:g} s. The command stays in its inbox;"
+                    f" see {run.log_path}."
+                )
+                raise NoAnswerError(message)
+            time.sleep(POLL_S)
+    finally:
+        follower.close()
+
+
+def _head(run: RunDirectory) -> int:
+    if not run.journal_path.is_file():
+        return 0
+    reader = JournalReader(run.journal_path)
+    try:
+        return reader.head()
+    finally:
+        reader.close()
