@@ -1,0 +1,352 @@
+"""One editor a shape of field. All speak text: what a person types is taken as it is and judged elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from PySide6.QtCore import QEvent, QSize, Qt, Signal
+from PySide6.QtGui import QDragEnterEvent, QDropEvent, QIcon, QResizeEvent, QWheelEvent
+from PySide6.QtWidgets import (
+    QCheckBox,
+    QComboBox,
+    QFileDialog,
+    QHBoxLayout,
+    QLineEdit,
+    QMenu,
+    QPlainTextEdit,
+    QSizePolicy,
+    QToolButton,
+    QWidget,
+)
+
+from gradacc_gui.form.arrangement import CHOICES
+from gradacc_gui.form.specs import FieldSpec
+from gradacc_gui.theme import current_theme, icon, set_role, space
+from gradacc_gui.window.parts import button
+from gradacc_gui.words import tr
+
+TABLE_LINES: Final = 5
+NEEDED: Final = frozenset(
+    path for choice in CHOICES if choice.key in ("length", "accumulation") for path in choice.paths
+)
+"""Fields of which one is always needed: a button that empties them would only make a fault."""
+
+
+def clean(text: str) -> str:
+    """Text that a file can hold: half characters (lone surrogates) and NUL become "?"."""
+    return text.replace("\0", "?").encode("utf-8", "replace").decode()
+
+
+class LineEdit(QLineEdit):
+    """One line of text; emits `edited` when a person changed it."""
+
+    edited = Signal(str)
+
+    def __init__(self, *, clearable: bool = False) -> None:
+        super().__init__()
+        self.setMinimumWidth(60)
+        self.textEdited.connect(lambda text: self.edited.emit(clean(text)))
+        self._clear = ClearButton(self) if clearable else None
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Keep the clear button at the end, in the middle of the height."""
+        super().resizeEvent(event)
+        if self._clear is not None:
+            self._clear.move(
+                self.width() - self._clear.width() - 5, (self.height() - self._clear.height()) // 2
+            )
+
+    def dragEnterEvent(self, event: QDragEnterEvent) -> None:
+        """A dropped file is no text: the page looks whether it is a recipe."""
+        if event.mimeData().hasUrls():
+            event.ignore()
+        else:
+            super().dragEnterEvent(event)
+
+    def set_text(self, text: str) -> None:
+        """Show `text` without emitting; the cursor stays where nothing changes."""
+        if self.text() != text:
+            self.setText(text)
+            self.setCursorPosition(0)
+
+    def set_invalid(self, invalid: bool) -> None:
+        """Draw it as one that needs a look."""
+        set_role(self, "invalid" if invalid else "")
+
+
+class ClearButton(QToolButton):
+    """Empties its line, which has a meaning of its own. (Qt's own one sits off the middle under a style sheet.)"""
+
+    def __init__(self, line: LineEdit) -> None:
+        super().__init__(line)
+        self._line = line
+        set_role(self, "clear")
+        self.setFixedSize(20, 20)
+        self.setIconSize(QSize(12, 12))
+        self.setCursor(Qt.CursorShape.ArrowCursor)
+        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # Ctrl+A, Delete does the same from the keyboard
+        self.setAccessibleName(tr("Clear"))
+        self.setToolTip(tr("Clear"))
+        self.clicked.connect(self._clear_line)
+        line.textChanged.connect(self._follow)
+        self._draw()
+        self._follow(line.text())
+
+    def _follow(self, text: str) -> None:
+        self.setVisible(bool(text))
+        self._line.setTextMargins(0, 0, 18 if text else 0, 0)
+
+    def _clear_line(self) -> None:
+        self._line.clear()
+        self._line.edited.emit("")
+        self._line.setFocus()
+
+    def _draw(self) -> None:
+        self.setIcon(icon("close", current_theme().muted, 12))
+
+    def changeEvent(self, event: QEvent) -> None:
+        """Draw the icon anew in a new theme."""
+        super().changeEvent(event)
+        if event.type() == QEvent.Type.PaletteChange:
+            self._draw()
+
+
+class ComboBox(QComboBox):
+    """A choice that the mouse wheel does not change while the page is scrolled past it."""
+
+    edited = Signal(str)
+
+    def __init__(self, values: Sequence[str] = (), words: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
+        self.setMinimumContentsLength(6)
+        self.setIconSize(QSize(0, 0))
+        for value, word in zip(values, words or values, strict=True):
+            self.addItem(QIcon(), word, value)
+        self.activated.connect(lambda _index: self.edited.emit(self.text()))
+
+    def text(self) -> str:
+        """The chosen value, as the recipe has it."""
+        value = self.currentData()
+        return "" if value is None else str(value)
+
+    def set_text(self, text: str) -> None:
+        """Choose a value without emitting; one that is not offered chooses nothing."""
+        self.setCurrentIndex(self.findData(text))
+
+    def set_invalid(self, invalid: bool) -> None:
+        """Draw it as one that needs a look."""
+        set_role(self, "invalid" if invalid else "")
+
+    def wheelEvent(self, event: QWheelEvent) -> None:
+        """Leave the wheel to the page."""
+        event.ignore()
+
+
+class SuggestionBox(ComboBox):
+    """A text with usual values to choose from."""
+
+    def __init__(self, suggestions: Sequence[str]) -> None:
+        super().__init__(suggestions)
+        self.setEditable(True)
+        self.setInsertPolicy(QComboBox.InsertPolicy.NoInsert)
+        self.setCompleter(None)  # type: ignore[arg-type]  # PySide's stub lacks the None that Qt takes
+        line = self.lineEdit()
+        assert line is not None
+        line.textEdited.connect(lambda text: self.edited.emit(clean(text)))
+
+    def text(self) -> str:
+        """What stands in it."""
+        return clean(self.currentText())
+
+    def set_text(self, text: str) -> None:
+        """Show `text` without emitting."""
+        if self.currentText() != text:
+            self.setEditText(text)
+
+
+class FlagBox(QCheckBox):
+    """Yes or no."""
+
+    edited = Signal(str)
+
+    def __init__(self, word: str) -> None:
+        super().__init__(word)
+        self.setMinimumHeight(30)
+        self.clicked.connect(lambda _checked: self.edited.emit(self.text_value()))
+
+    def text_value(self) -> str:
+        """true or false."""
+        return "true" if self.isChecked() else "false"
+
+    def set_text(self, text: str) -> None:
+        """Check it or not, without emitting."""
+        self.setChecked(text == "true")
+
+    def set_invalid(self, invalid: bool) -> None:
+        """A check box cannot be wrong by itself; a rule across fields may say so in words."""
+
+
+class TableEdit(QPlainTextEdit):
+    """A table's own TOML lines."""
+
+    edited = Signal(str)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._quiet = False
+        self.setTabChangesFocus(True)
+        self.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
+        self.setFixedHeight(self.fontMetrics().lineSpacing() * TABLE_LINES + 20)
+        self.textChanged.connect(self._tell)
+
+    def dragEnterEvent(self, event: QDragEnterEvent) -> None:
+        """A dropped file is no text: the page looks whether it is a recipe."""
+        if event.mimeData().hasUrls():
+            event.ignore()
+        else:
+            super().dragEnterEvent(event)
+
+    def _tell(self) -> None:
+        if not self._quiet:
+            self.edited.emit(clean(self.toPlainText()))
+
+    def set_text(self, text: str) -> None:
+        """Show `text` without emitting."""
+        if self.toPlainText() != text:
+            self._quiet = True
+            self.setPlainText(text)
+            self._quiet = False
+
+    def set_invalid(self, invalid: bool) -> None:
+        """Draw it as one that needs a look."""
+        set_role(self, "invalid" if invalid else "")
+
+
+class PathEdit(QWidget):
+    """A path, typed, browsed for or dropped."""
+
+    edited = Signal(str)
+
+    def __init__(self, what: str) -> None:
+        """`what`: "file", "folder" or "any"."""
+        super().__init__()
+        self._folder = Path.home()
+        self.line = _DropLine()
+        self.line.edited.connect(self.edited)
+        row = QHBoxLayout(self)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(space(1))
+        row.addWidget(self.line, 1)
+        self.setFocusProxy(self.line)
+        self.browse = button(tr("Browse…"), role="browse")
+        self.browse.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
+        if what == "any":
+            menu = QMenu(self.browse)
+            menu.addAction(tr("File…"), self._browse_file)
+            menu.addAction(tr("Folder…"), self._browse_folder)
+            self.browse.setMenu(menu)
+        else:
+            self.browse.clicked.connect(self._browse_file if what == "file" else self._browse_folder)
+        row.addWidget(self.browse)
+
+    def set_folder(self, folder: Path) -> None:
+        """Where relative paths start, and where browsing does."""
+        self._folder = folder
+
+    def set_text(self, text: str) -> None:
+        """Show `text` without emitting."""
+        self.line.set_text(text)
+        self.line.setToolTip(text)
+
+    def set_invalid(self, invalid: bool) -> None:
+        """Draw it as one that needs a look."""
+        self.line.set_invalid(invalid)
+
+    def _browse_file(self) -> None:
+        path, _ = QFileDialog.getOpenFileName(self, tr("Choose a file"), str(self._folder))
+        self._take(path)
+
+    def _browse_folder(self) -> None:
+        self._take(QFileDialog.getExistingDirectory(self, tr("Choose a folder"), str(self._folder)))
+
+    def _take(self, path: str) -> None:
+        if path:
+            self.set_text(path)
+            self.edited.emit(clean(path))
+
+
+class _DropLine(LineEdit):
+    """A line that takes a file or folder dropped on it as its path."""
+
+    def __init__(self) -> None:
+        super().__init__(clearable=True)
+
+    def dragEnterEvent(self, event: QDragEnterEvent) -> None:
+        """Take one local file; anything else goes to the page."""
+        if _dropped_path(event):
+            event.acceptProposedAction()
+        else:
+            event.ignore()
+
+    def dropEvent(self, event: QDropEvent) -> None:
+        """Its path becomes the text."""
+        path = _dropped_path(event)
+        self.set_text(path)
+        self.edited.emit(clean(path))
+        event.acceptProposedAction()
+
+
+def _dropped_path(event: QDropEvent) -> str:
+    urls = event.mimeData().urls()
+    path = urls[0].toLocalFile() if len(urls) == 1 else ""
+    return "" if path.endswith(".toml") else path
+
+
+Editor = LineEdit | ComboBox | FlagBox | TableEdit | PathEdit
+
+
+def editor_for(spec: FieldSpec) -> Editor:
+    """The editor that suits a field."""
+    match spec.shape:
+        case "choice":
+            return ComboBox(spec.choices, spec.words)
+        case "flag":
+            return FlagBox(spec.title)
+        case "table":
+            return TableEdit()
+        case _ if spec.suggestions:
+            return SuggestionBox(spec.suggestions)
+        case _ if spec.browse:
+            return PathEdit(spec.browse)
+        case _:
+            return LineEdit(clearable=spec.optional and spec.path not in NEEDED)
+
+
+def line_of(editor: QWidget) -> QLineEdit | None:
+    """The line that a person types into, where the editor has one."""
+    match editor:
+        case QLineEdit():
+            return editor
+        case PathEdit():
+            return editor.line
+        case SuggestionBox():
+            return editor.lineEdit()
+        case _:
+            return None
+
+
+def focus_widget(editor: QWidget) -> QWidget:
+    """What takes the keyboard."""
+    return editor.focusProxy() or editor
+
+
+def set_names(editor: QWidget, name: str, description: str) -> None:
+    """What a screen reader says of an editor."""
+    for widget in {editor, focus_widget(editor)}:
+        widget.setAccessibleName(name)
+        widget.setAccessibleDescription(description)
+    if isinstance(editor, PathEdit):
+        editor.browse.setAccessibleName(tr("{name}: browse").format(name=name))

@@ -1,0 +1,210 @@
+"""All fields of a recipe: the panels, the kind of task, what was published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QStandardItemModel
+
+from gradacc_gui.form.arrangement import CHOICE_OF, PANELS, applies, fields_of
+from gradacc_gui.form.draft import PUBLISHED, Draft
+from gradacc_gui.form.estimate import in_steps
+from gradacc_gui.form.factors import BATCH_PATH, N_PATH, Factors
+from gradacc_gui.form.field_view import ChoiceView, FieldView
+from gradacc_gui.form.flow import PanelFlow
+from gradacc_gui.form.published import Difference, compare
+from gradacc_gui.form.published_panel import PublishedPanel
+from gradacc_gui.form.section_panel import SectionPanel
+from gradacc_gui.form.specs import ABSENT, FieldSpec, kind_spec
+from gradacc_gui.words import tr
+from trainer_backend.kinds import KINDS
+
+KIND = "task.kind"
+
+
+class FieldsArea(PanelFlow):
+    """Shows a draft and tells what a person does to it; changes nothing in it."""
+
+    edited = Signal(str, str)
+    chosen = Signal(str, str)
+    """Path that was counted, path that is counted now."""
+    kind_chosen = Signal(str)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._draft: Draft | None = None
+        self._faults: Mapping[str, str] = {}
+        self.kind = FieldView(kind_spec())
+        self.kind.edited.connect(lambda _path, kind: self.kind_chosen.emit(kind))
+        self.panels = tuple(SectionPanel(panel, self._make_view) for panel in PANELS)
+        self.panels[0].add_leading(self.kind)
+        for panel in self.panels:
+            panel.opened.connect(self._refresh_views)
+        self.published = PublishedPanel()
+        self.published.edited.connect(lambda text: self.edited.emit(PUBLISHED, text))
+        self.published.fill_requested.connect(lambda text: self._fill("optimizer.learning_rate", text))
+
+    def _make_view(self, spec: FieldSpec) -> FieldView:
+        choice = CHOICE_OF.get(spec.path)
+        draft = self._draft
+        assert draft is not None
+        if choice is not None:
+            chooser = ChoiceView(choice, tuple(draft.specs[path] for path in choice.paths))
+            chooser.chosen.connect(lambda path: self.chosen.emit(chooser.path, path))
+            view: FieldView = chooser
+        else:
+            view = FieldView(spec)
+        view.edited.connect(self.edited)
+        self._show_text(view, draft)
+        view.set_error(self._faults.get(spec.path, ""))
+        return view
+
+    def _fill(self, path: str, text: str) -> None:
+        self.edited.emit(path, text)
+        view = self.view(path)
+        if view is not None:
+            view.set_text(text)
+
+    # ------------------------------------------------------------------ showing
+
+    def show_draft(self, draft: Draft) -> None:
+        """Show another draft, or the same one after its kind changed."""
+        self._draft = draft
+        self.kind.set_text(draft.kind)
+        self.kind.set_help((KINDS[draft.kind].task.__doc__ or "").strip().partition("\n")[0])
+        panels = []
+        for panel in self.panels:
+            specs = tuple(fields_of(panel.arrangement, draft.kind))
+            panel.set_specs(specs, lambda path: applies(path, draft.text))
+            rare = panel.rare_paths()
+            if any(not self._says_default(draft, path) for path in rare):
+                panel.set_open(True)
+            panels.append((panel, len(specs) - len(rare)))
+        for view in self.views():
+            if view is not self.kind:
+                self._show_text(view, draft)
+        text = draft.text(PUBLISHED)
+        self.published.toml.set_text(text)
+        self.set_panels([*panels, (self.published, 2)])
+
+    @staticmethod
+    def _says_default(draft: Draft, path: str) -> bool:
+        choice = CHOICE_OF.get(path)
+        return all(draft.is_default(each) for each in (choice.paths if choice else (path,)))
+
+    @staticmethod
+    def _show_text(view: FieldView, draft: Draft) -> None:
+        if isinstance(view, ChoiceView):
+            path = draft.chosen(view.choice)
+            view.show_choice(path, draft.text(path))
+        else:
+            view.set_text(draft.text(view.path))
+
+    def _refresh_views(self) -> None:
+        self.show_faults(self._faults)
+
+    def arrange_again(self) -> None:
+        """Other fields apply now."""
+        for panel in self.panels:
+            panel.arrange()
+
+    def show_choice(self, draft: Draft, path: str) -> None:
+        """Show what is counted now by the field that `path` is one of."""
+        for view in self.views():
+            if isinstance(view, ChoiceView) and path in view.choice.paths:
+                self._show_text(view, draft)
+
+    # ------------------------------------------------------------------ faults, notes
+
+    def show_faults(self, faults: Mapping[str, str]) -> None:
+        """Put each sentence beside its field. A fault in a field that would not apply brings the field back."""
+        self._faults = faults
+        for path in faults:
+            if self.view(path) is None and path != KIND:
+                self.reveal(path)
+        for view in self.views():
+            paths = view.choice.paths if isinstance(view, ChoiceView) else (view.path,)
+            view.set_error(next((faults[path] for path in paths if path in faults), ""))
+        self.published.set_error(faults.get(PUBLISHED, ""))
+
+    def show_notes(self, draft: Draft, factors: Factors) -> None:
+        """What the typed values amount to, and what was published, beside the fields."""
+        data = draft.data()
+        table = data.get(PUBLISHED)
+        published = table if isinstance(table, dict) else {}
+        differences = compare(published, draft.specs, self._values_here(draft, published, factors))
+        self.published.show_published(published, differences, factors.effective)
+        differing = {entry.path: entry for entry in differences if not entry.same}
+        for view in self.views():
+            view.set_extra(_extra(view, draft, factors))
+            view.set_published(_published_beside(view, differing))
+
+    def _values_here(
+        self, draft: Draft, published: Mapping[str, object], factors: Factors
+    ) -> dict[str, object]:
+        del published
+        here = {path: value for path in draft.specs if (value := draft.value(path)) is not ABSENT}
+        if factors.effective is not None:
+            here[BATCH_PATH] = factors.effective
+        if factors.steps is not None:
+            here[N_PATH] = factors.steps
+        return here
+
+    def grey_kinds(self, reasons: Mapping[str, str]) -> None:
+        """Kinds that the chosen interpreter cannot run, and the sentence that says how to mend that."""
+        box = self.kind.editor
+        model = box.model() if hasattr(box, "model") else None
+        assert isinstance(model, QStandardItemModel)
+        for row in range(model.rowCount()):
+            item = model.item(row)
+            reason = reasons.get(str(item.data(Qt.ItemDataRole.UserRole)), "")
+            item.setEnabled(not reason)
+            item.setToolTip(reason)
+
+    # ------------------------------------------------------------------ finding a field
+
+    def views(self) -> tuple[FieldView, ...]:
+        """Every view that has been made, in the page's order."""
+        return (self.kind, *(view for panel in self.panels for view in panel.views()))
+
+    def view(self, path: str) -> FieldView | None:
+        """The view that edits `path`, if it has been made."""
+        if path == KIND:
+            return self.kind
+        choice = CHOICE_OF.get(path)
+        first = choice.paths[0] if choice else path
+        return next((view for panel in self.panels if (view := panel.view(first)) is not None), None)
+
+    def reveal(self, path: str) -> FieldView | None:
+        """The view of a field, brought onto the page when it waits behind *More*."""
+        if path == KIND:
+            return self.kind
+        choice = CHOICE_OF.get(path)
+        first = choice.paths[0] if choice else path
+        return next((view for panel in self.panels if (view := panel.reveal(first)) is not None), None)
+
+    def in_order(self, paths: Mapping[str, str]) -> list[str]:
+        """Paths in the order of the page."""
+        order = [KIND, *(spec.path for panel in self.panels for spec in panel.specs()), PUBLISHED]
+        return sorted(paths, key=lambda path: order.index(path) if path in order else len(order))
+
+
+def _extra(view: FieldView, draft: Draft, factors: Factors) -> str:
+    path = view.path
+    value = draft.valid_value(path) if path in draft.specs else None
+    if value is None or factors.effective is None:
+        return ""
+    if path == N_PATH:
+        return tr("Effective batch {count:,}").format(count=factors.effective)
+    if path == BATCH_PATH:
+        return "" if factors.steps is None else tr("N = {count:,}").format(count=factors.steps)
+    counted = path in {"schedule.warmup_samples", "schedule.samples", "run.max_samples"}
+    if (counted or path.endswith("every_samples")) and value:
+        return in_steps(value, factors.effective)
+    return ""
+
+
+def _published_beside(view: FieldView, differing: Mapping[str, Difference]) -> str:
+    paths = view.choice.paths if isinstance(view, ChoiceView) else (view.path,)
+    return " · ".join(differing[path].published for path in paths if path in differing)

@@ -1,0 +1,106 @@
+"""The head of the page: which recipe, whether it is edited, and the ways to open and save one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QAction, QKeySequence
+from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QMenu, QWidget
+
+from gradacc_gui.form.memory import Memory, bundled_recipes
+from gradacc_gui.theme import space
+from gradacc_gui.window.parts import ElidedLabel, button, label
+from gradacc_gui.words import tr
+
+FILTER = "TOML (*.toml)"
+
+
+class RecipeBar(QWidget):
+    """Title, the recipe's name with its edited mark, Recipes, Save."""
+
+    open_requested = Signal(Path)
+    save_requested = Signal()
+    save_as_requested = Signal(Path)
+    aside_requested = Signal()
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__()
+        self.setObjectName("page")
+        self._memory = memory
+        self._path: Path | None = None
+        self._folder = Path.home()
+        row = QHBoxLayout(self)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(space(2))
+        self.title = label(tr("New run"), "page-title")
+        row.addWidget(self.title)
+        self.name = ElidedLabel("", "help")
+        row.addWidget(self.name, 1)
+        self.recipes = button(tr("Recipes"), icon_name="chevron-down")
+        self.recipes.setLayoutDirection(Qt.LayoutDirection.RightToLeft)
+        self.menu = QMenu(self.recipes)
+        self.menu.setToolTipsVisible(True)
+        self.menu.aboutToShow.connect(self.fill_menu)
+        self.recipes.setMenu(self.menu)
+        self.save = button(tr("Save"), clicked=self.save_requested.emit)
+        self.save_as = button(tr("Save as…"), clicked=self.ask_where_to_save)
+        self.save.setShortcut(QKeySequence(QKeySequence.StandardKey.Save))
+        for made in (self.recipes, self.save, self.save_as):
+            row.addWidget(made)
+        opening = QAction(self)
+        opening.setShortcut(QKeySequence(QKeySequence.StandardKey.Open))
+        opening.setShortcutContext(Qt.ShortcutContext.WindowShortcut)
+        opening.triggered.connect(self.ask_what_to_open)
+        self.addAction(opening)
+
+    def show_recipe(self, path: Path | None, folder: Path, *, edited: bool) -> None:
+        """Name the recipe."""
+        self._path, self._folder = path, folder
+        name = path.name if path else tr("not saved yet")
+        words = tr("recipe {name}").format(name=name) + (" · " + tr("edited") if edited else "")
+        self.name.set_full_text(words)
+        self.name.setToolTip(str(path) if path else "")
+        self.save.setEnabled(edited)
+
+    def set_narrow(self, narrow: bool) -> None:
+        """Leave out what is in the menu too."""
+        self.save_as.setVisible(not narrow)
+        self.title.setVisible(not narrow)
+
+    def fill_menu(self) -> None:
+        """Bundled recipes, recent ones, and a way to all others."""
+        self.menu.clear()
+        self.menu.addAction(tr("Open…"), self.ask_what_to_open)
+        self.menu.addAction(tr("Save as…"), self.ask_where_to_save)
+        aside = self._memory.draft("aside")
+        if aside is not None:
+            name = Path(aside.recipe).name or tr("a recipe not saved yet")
+            self.menu.addAction(
+                tr("Bring back the edits to {name}").format(name=name), self.aside_requested.emit
+            )
+        for title, paths in (
+            (tr("Come with gradacc"), bundled_recipes()),
+            (tr("Recent"), self._memory.recent_recipes()),
+        ):
+            if paths:
+                self.menu.addSeparator()
+                heading = self.menu.addAction(title)
+                heading.setEnabled(False)
+            for path in paths:
+                action = self.menu.addAction(path.stem, lambda path=path: self.open_requested.emit(path))
+                action.setToolTip(str(path))
+
+    def ask_what_to_open(self) -> None:
+        """A file dialog for a recipe."""
+        text, _ = QFileDialog.getOpenFileName(self, tr("Open a recipe"), str(self._folder), FILTER)
+        if text:
+            self.open_requested.emit(Path(text))
+
+    def ask_where_to_save(self) -> None:
+        """A file dialog for a recipe's new place."""
+        start = self._folder / (self._path.name if self._path else "run.toml")
+        text, _ = QFileDialog.getSaveFileName(self, tr("Save the recipe"), str(start), FILTER)
+        if text:
+            path = Path(text)
+            self.save_as_requested.emit(path if path.suffix else path.with_suffix(".toml"))
