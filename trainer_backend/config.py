@@ -211,7 +211,16 @@ class OptimizerSection(Section, frozen=True, kw_only=True):
         tuple[Annotated[float, Meta(ge=0, lt=1)], Annotated[float, Meta(ge=0, lt=1)]],
         Meta(title="Betas", description="Adam's decay of the mean and of the mean square."),
     ] = (0.9, 0.95)
-    eps: Annotated[float, Meta(title="Epsilon", gt=0, le=1, extra={"advanced": True})] = 1e-8
+    eps: Annotated[
+        float,
+        Meta(
+            title="Epsilon",
+            description="Added to Adam's denominator.",
+            gt=0,
+            le=1,
+            extra={"advanced": True},
+        ),
+    ] = 1e-8
     momentum: Annotated[float, Meta(title="Momentum", description="SGD only.", ge=0, lt=1)] = 0.0
     nesterov: Annotated[
         bool, Meta(title="Nesterov", description="SGD with momentum only.", extra={"advanced": True})
@@ -236,7 +245,10 @@ class OptimizerSection(Section, frozen=True, kw_only=True):
 class ScheduleSection(Section, frozen=True, kw_only=True):
     """The learning rate over samples consumed, so N bends no curve."""
 
-    kind: Annotated[Literal["constant", "cosine", "linear"], Meta(title="Schedule")] = "constant"
+    kind: Annotated[
+        Literal["constant", "cosine", "linear"],
+        Meta(title="Schedule", description="Of the learning rate, after the warm-up."),
+    ] = "constant"
     samples: Annotated[
         Samples | None,
         Meta(

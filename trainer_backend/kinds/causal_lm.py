@@ -33,9 +33,13 @@ class CausalLMTask(Section, frozen=True, kw_only=True):
             description="full trains every weight; lora adds small adapters; qlora does so on a 4-bit base.",
         ),
     ] = "lora"
-    lora_rank: Annotated[int, Meta(title="LoRA rank", ge=1, le=4096)] = 16
+    lora_rank: Annotated[
+        int, Meta(title="LoRA rank", description="Width of the adapters.", ge=1, le=4096)
+    ] = 16
     lora_alpha: Annotated[int, Meta(title="LoRA alpha", ge=1, le=1_000_000)] = 32
-    lora_dropout: Annotated[float, Meta(title="LoRA dropout", ge=0, lt=1)] = 0.0
+    lora_dropout: Annotated[
+        float, Meta(title="LoRA dropout", description="On the adapters' input.", ge=0, lt=1)
+    ] = 0.0
     lora_targets: Annotated[
         tuple[str, ...],
         Meta(
@@ -102,7 +106,14 @@ class CausalLMTask(Section, frozen=True, kw_only=True):
         ),
     ] = ()
     generate_tokens: Annotated[
-        int, Meta(title="Sample length", ge=1, le=65_536, extra={"unit": "tokens", "advanced": True})
+        int,
+        Meta(
+            title="Sample length",
+            description="Of each continued prompt.",
+            ge=1,
+            le=65_536,
+            extra={"unit": "tokens", "advanced": True},
+        ),
     ] = 64
     export_merged: Annotated[
         bool,
