@@ -8,7 +8,9 @@ import msgspec
 
 from trainer_backend.kinds.causal_lm import CausalLMData, CausalLMTask
 from trainer_backend.kinds.custom import CustomData, CustomTask
+from trainer_backend.kinds.image_classification import ImageClassificationData, ImageClassificationTask
 from trainer_backend.kinds.language_model import LanguageModelData, LanguageModelTask
+from trainer_backend.kinds.segmentation import SegmentationData, SegmentationTask
 from trainer_backend.section import Section
 
 __all__ = [
@@ -17,9 +19,13 @@ __all__ = [
     "CausalLMTask",
     "CustomData",
     "CustomTask",
+    "ImageClassificationData",
+    "ImageClassificationTask",
     "Kind",
     "LanguageModelData",
     "LanguageModelTask",
+    "SegmentationData",
+    "SegmentationTask",
 ]
 
 
@@ -43,6 +49,20 @@ KINDS: Final[dict[str, Kind]] = {
         data=CausalLMData,
         requires=("transformers", "peft"),
         extra="hf",
+    ),
+    "segmentation": Kind(
+        title="Segmentation of images",
+        task=SegmentationTask,
+        data=SegmentationData,
+        requires=("torchvision", "segmentation_models_pytorch"),
+        extra="vision",
+    ),
+    "image-classification": Kind(
+        title="Classification of images",
+        task=ImageClassificationTask,
+        data=ImageClassificationData,
+        requires=("torchvision", "timm"),
+        extra="vision",
     ),
     "custom": Kind(title="Your own code", task=CustomTask, data=CustomData),
 }

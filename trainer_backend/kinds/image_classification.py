@@ -1,0 +1,101 @@
+"""Classification of images: one class an image."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from trainer_backend.section import Fraction, Section
+
+
+class ImageClassificationTask(Section, frozen=True, kw_only=True):
+    """Which network, and how images are shown to it."""
+
+    kind: Literal["image-classification"] = "image-classification"
+    model: Annotated[
+        str, Meta(title="Model", description="A name of the timm library, such as resnet18.", min_length=1)
+    ] = "resnet18"
+    pretrained: Annotated[
+        bool,
+        Meta(title="Pretrained", description="Start from published weights (from the hub or its cache)."),
+    ] = False
+    image_size: Annotated[
+        int,
+        Meta(title="Image size", description="Side after scaling.", ge=8, le=8192, extra={"unit": "pixels"}),
+    ] = 224
+    channels: Annotated[Literal[1, 3], Meta(title="Channels", description="1 is grey.")] = 3
+    crop: Annotated[
+        bool, Meta(title="Random crop", description="Show a random part of the image, scaled up.")
+    ] = True
+    flip: Annotated[bool, Meta(title="Flips", description="Mirror images at random.")] = True
+    label_smoothing: Annotated[float, Meta(title="Label smoothing", ge=0, lt=1)] = 0.0
+    mixup: Annotated[
+        float,
+        Meta(
+            title="Mixup",
+            description="Alpha; mixes images of one micro-batch, never across micro-batches. 0 is off.",
+            ge=0,
+            le=100,
+        ),
+    ] = 0.0
+    cutmix: Annotated[
+        float,
+        Meta(
+            title="CutMix",
+            description="Alpha; pastes within one micro-batch, never across micro-batches. 0 is off.",
+            ge=0,
+            le=100,
+        ),
+    ] = 0.0
+    dropout: Annotated[float, Meta(title="Dropout", ge=0, lt=1)] = 0.0
+    batch_norm: Annotated[
+        Literal["keep", "adjust-momentum", "freeze", "group-norm"],
+        Meta(
+            title="BatchNorm",
+            description="It sees one micro-batch at a time. adjust-momentum: statistics follow N; "
+            "freeze: no statistics of this data; group-norm: replaced, exact.",
+        ),
+    ] = "adjust-momentum"
+
+
+class ImageClassificationData(Section, frozen=True, kw_only=True):
+    """A folder with a folder a class, or a CSV of files and classes."""
+
+    path: Annotated[
+        str,
+        Meta(
+            title="Images",
+            description="A folder with one folder a class, or a .csv with the columns path and label.",
+            min_length=1,
+            extra={"path": "any"},
+        ),
+    ]
+    validation_path: Annotated[
+        str,
+        Meta(
+            title="Validation images",
+            description="Empty: a share of each class is held out.",
+            extra={"path": "any"},
+        ),
+    ] = ""
+    validation_fraction: Annotated[
+        Fraction, Meta(title="Held out", description="Share of each class, when nothing is given.")
+    ] = 0.2
+    broken: Annotated[
+        Literal["stop", "skip"],
+        Meta(
+            title="Broken images",
+            description="stop names the first; skip leaves them out and says how many.",
+        ),
+    ] = "stop"
+    shuffle: Annotated[bool, Meta(title="Shuffle", description="A new order each epoch.")] = True
+    num_workers: Annotated[
+        int,
+        Meta(
+            title="Loader workers",
+            description="Processes that prepare samples; 0 is the trainer itself.",
+            ge=0,
+            le=256,
+        ),
+    ] = 0

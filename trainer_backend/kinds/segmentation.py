@@ -1,0 +1,140 @@
+"""Segmentation of (large) images: a class for every pixel."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from trainer_backend.section import Fraction, Section
+
+
+class SegmentationTask(Section, frozen=True, kw_only=True):
+    """Which network, which losses, and how large images are cut."""
+
+    kind: Literal["segmentation"] = "segmentation"
+    architecture: Annotated[
+        Literal[
+            "unet",
+            "unetplusplus",
+            "fpn",
+            "deeplabv3plus",
+            "segformer",
+            "torchvision-deeplabv3",
+            "torchvision-fcn",
+        ],
+        Meta(title="Network", description="Of segmentation-models-pytorch, or torchvision."),
+    ] = "unet"
+    encoder: Annotated[
+        str,
+        Meta(title="Encoder", description="Its backbone, such as resnet34 or mobilenet_v2.", min_length=1),
+    ] = "resnet34"
+    pretrained: Annotated[
+        bool,
+        Meta(
+            title="Pretrained encoder", description="Start from ImageNet weights (from the hub or its cache)."
+        ),
+    ] = False
+    classes: Annotated[
+        int, Meta(title="Classes", description="Mask values run from 0 to one less.", ge=2, le=65_535)
+    ] = 2
+    ignore_value: Annotated[
+        int, Meta(title="Ignored value", description="Mask value of pixels without a loss.", ge=0, le=65_535)
+    ] = 255
+    cross_entropy: Annotated[
+        float,
+        Meta(title="Cross-entropy", description="Its share of the loss; a mean over pixels.", ge=0, le=1e6),
+    ] = 1.0
+    class_weights: Annotated[
+        tuple[Annotated[float, Meta(ge=0)], ...],
+        Meta(
+            title="Class weights",
+            description="Of the cross-entropy; its denominator is then the sum of the weights.",
+            extra={"advanced": True},
+        ),
+    ] = ()
+    dice: Annotated[
+        float, Meta(title="Dice", description="Its share of the loss; a mean over images.", ge=0, le=1e6)
+    ] = 1.0
+    dice_over: Annotated[
+        Literal["image", "micro-batch"],
+        Meta(
+            title="Dice over",
+            description="image adds up exactly; micro-batch depends on the micro-batch's size.",
+            extra={"advanced": True},
+        ),
+    ] = "image"
+    tile_size: Annotated[
+        int,
+        Meta(
+            title="Tile",
+            description="Images are cut into squares of this side; 0 takes whole images.",
+            ge=0,
+            le=65_536,
+            multiple_of=32,
+            extra={"unit": "pixels"},
+        ),
+    ] = 512
+    flip: Annotated[bool, Meta(title="Flips", description="Mirror images at random.")] = True
+    jitter: Annotated[
+        float,
+        Meta(title="Colour jitter", description="Strength of random brightness and contrast.", ge=0, le=1),
+    ] = 0.0
+    batch_norm: Annotated[
+        Literal["keep", "adjust-momentum", "freeze", "group-norm"],
+        Meta(
+            title="BatchNorm",
+            description="It sees one micro-batch at a time. adjust-momentum: statistics follow N; "
+            "freeze: no statistics of this data; group-norm: replaced, exact.",
+        ),
+    ] = "adjust-momentum"
+    overlays: Annotated[
+        int, Meta(title="Overlays", description="Pictures made at an evaluation.", ge=0, le=64)
+    ] = 4
+
+
+class SegmentationData(Section, frozen=True, kw_only=True):
+    """Two folders with files of the same names."""
+
+    images: Annotated[
+        str,
+        Meta(
+            title="Images", description="Folder of PNG, JPEG or TIFF.", min_length=1, extra={"path": "folder"}
+        ),
+    ]
+    masks: Annotated[
+        str,
+        Meta(
+            title="Masks",
+            description="Folder of masks named as the images; a pixel's value is its class.",
+            min_length=1,
+            extra={"path": "folder"},
+        ),
+    ]
+    validation_images: Annotated[
+        str,
+        Meta(title="Validation images", description="Empty: a share is held out.", extra={"path": "folder"}),
+    ] = ""
+    validation_masks: Annotated[
+        str, Meta(title="Validation masks", description="With validation images.", extra={"path": "folder"})
+    ] = ""
+    validation_fraction: Annotated[
+        Fraction, Meta(title="Held out", description="Share of the images, when no folder is given.")
+    ] = 0.2
+    broken: Annotated[
+        Literal["stop", "skip"],
+        Meta(
+            title="Broken images",
+            description="stop names the first; skip leaves them out and says how many.",
+        ),
+    ] = "stop"
+    shuffle: Annotated[bool, Meta(title="Shuffle", description="A new order each epoch.")] = True
+    num_workers: Annotated[
+        int,
+        Meta(
+            title="Loader workers",
+            description="Processes that prepare samples; 0 is the trainer itself.",
+            ge=0,
+            le=256,
+        ),
+    ] = 0

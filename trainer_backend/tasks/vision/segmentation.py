@@ -1,0 +1,278 @@
+"""The task of kind "segmentation".
+
+Letters: b images, k classes, c channels, h height, w width.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the usual name
+from PIL import Image
+
+from trainer_backend.errors import UsageError
+from trainer_backend.kinds.segmentation import SegmentationData, SegmentationTask
+from trainer_backend.tasks import Datasets, LossTerm
+from trainer_backend.tasks.vision.norms import treat_batch_norm
+from trainer_backend.tasks.vision.scenes import Scenes, Warn, find_pairs, usable_pairs
+
+CROSS_ENTROPY: Final = "cross-entropy"
+DICE: Final = "dice"
+MULTIPLE: Final = 32
+"""Networks halve an image up to five times."""
+PALETTE: Final = torch.tensor(
+    [
+        [0, 114, 178],
+        [230, 159, 0],
+        [0, 158, 115],
+        [204, 121, 167],
+        [213, 94, 0],
+        [86, 180, 233],
+        [240, 228, 66],
+    ]
+)
+"""Okabe and Ito's colours, told apart by colour-blind eyes."""
+
+
+class Segmentation:
+    """Trains a class for every pixel. See `trainer_backend.tasks.Task` for what each method gives."""
+
+    def __init__(  # noqa: PLR0913 - all but two have a default
+        self,
+        task: SegmentationTask,
+        data: SegmentationData,
+        *,
+        folder: Path,
+        seed: int = 0,
+        accumulation_steps: int = 1,
+        warn: Warn | None = None,
+    ) -> None:
+        self._task = task
+        self._data = data
+        self._folder = folder
+        self._seed = seed
+        self._accumulation_steps = accumulation_steps
+        self._warn = warn or (lambda _code, _values: None)
+        if not task.cross_entropy and not task.dice:
+            message = "task.cross_entropy and task.dice are both 0, so nothing is learnt. Set one above 0."
+            raise UsageError(message)
+        if task.class_weights and len(task.class_weights) != task.classes:
+            message = f"task.class_weights has {len(task.class_weights)} values for {task.classes} classes."
+            raise UsageError(message)
+        self._class_weights = torch.tensor(task.class_weights or (1.0,) * task.classes)
+
+    # ----------------------------------------------------------------- model and data
+
+    def model(self) -> torch.nn.Module:
+        """The network, its BatchNorm layers treated as asked. Raises UsageError."""
+        task = self._task
+        make = _torchvision_model if task.architecture.startswith("torchvision-") else _smp_model
+        model = make(task)
+        return treat_batch_norm(model, task.batch_norm, self._accumulation_steps)
+
+    def datasets(self) -> Datasets:
+        """Tiles (or whole images) with their masks; images are held out, never tiles of one image."""
+        data, folder = self._data, self._folder
+        pairs = find_pairs(folder / data.images, folder / data.masks, ("data.images", "data.masks"))
+        pairs = usable_pairs(pairs, self._task, data.broken, self._warn)
+        if data.validation_images:
+            held = find_pairs(
+                folder / data.validation_images,
+                folder / (data.validation_masks or data.masks),
+                ("data.validation_images", "data.validation_masks"),
+            )
+            held = usable_pairs(held, self._task, data.broken, self._warn)
+        elif len(pairs) < 2:
+            self._warn("no-validation-data", {"samples": len(pairs)})
+            held = []
+        else:
+            order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(self._seed)).tolist()
+            count = max(1, round(len(pairs) * data.validation_fraction))
+            held = [pairs[number] for number in sorted(order[:count])]
+            pairs = [pairs[number] for number in sorted(order[count:])]
+        return Datasets(
+            train=Scenes(pairs, self._task, augment=True),
+            validation=Scenes(held, self._task, augment=False) if held else None,
+        )
+
+    def collate(self, samples: list[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, torch.Tensor]:
+        """Images fp32 (b, c, h, w), masks int64 (b, h, w): padded, the padding without a loss."""
+        height = max(-(-image.shape[1] // MULTIPLE) * MULTIPLE for image, _ in samples)
+        width = max(-(-image.shape[2] // MULTIPLE) * MULTIPLE for image, _ in samples)
+        images, masks = [], []
+        for image_chw, mask_hw in samples:
+            padding = (0, width - image_chw.shape[2], 0, height - image_chw.shape[1])
+            images.append(F.pad(image_chw, padding))
+            masks.append(F.pad(mask_hw, padding, value=self._task.ignore_value))
+        return {"images": torch.stack(images), "masks": torch.stack(masks)}
+
+    # ------------------------------------------------------------------------- losses
+
+    def weights(self, batch: dict[str, torch.Tensor]) -> dict[str, float]:
+        """Pixels (or their class weights) for cross-entropy, images for Dice."""
+        weights = {}
+        if self._task.cross_entropy:
+            weights[CROSS_ENTROPY] = float(self._pixel_weights(batch["masks"]).sum(dtype=torch.float64))
+        if self._task.dice:
+            weights[DICE] = float(self._dice_images(batch["masks"]).sum())
+        return weights
+
+    def _pixel_weights(self, masks_bhw: torch.Tensor) -> torch.Tensor:
+        valid = masks_bhw != self._task.ignore_value
+        classes = torch.where(valid, masks_bhw, 0)
+        return self._class_weights.to(masks_bhw.device)[classes] * valid
+
+    def _dice_images(self, masks_bhw: torch.Tensor) -> torch.Tensor:
+        """(b,): 1 for an image with a valid pixel."""
+        return (masks_bhw != self._task.ignore_value).flatten(1).any(1).double()
+
+    def loss(self, model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> list[LossTerm]:
+        """Cross-entropy over pixels and Dice over images, each a sum with its own denominator."""
+        logits_bkhw = _logits(model, batch["images"])
+        logits_bkhw = logits_bkhw if logits_bkhw.dtype == torch.float64 else logits_bkhw.float()
+        terms = []
+        if self._task.cross_entropy:
+            total = self._cross_entropy(logits_bkhw, batch["masks"]) * self._task.cross_entropy
+            weight = self._pixel_weights(batch["masks"]).sum(dtype=torch.float64)
+            terms.append(LossTerm(total, weight, CROSS_ENTROPY))
+        if self._task.dice:
+            weight = self._dice_images(batch["masks"]).sum()
+            total = self._dice(logits_bkhw, batch["masks"], weight) * self._task.dice
+            terms.append(LossTerm(total, weight, DICE))
+        return terms
+
+    def _cross_entropy(self, logits_bkhw: torch.Tensor, masks_bhw: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(
+            logits_bkhw,
+            masks_bhw,
+            weight=self._class_weights.to(logits_bkhw),
+            ignore_index=self._task.ignore_value,
+            reduction="sum",
+        )
+
+    def _dice(self, logits_bkhw: torch.Tensor, masks_bhw: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
+        """Sum over images of 1 - mean over classes of soft Dice (Milletari et al. 2016, linear form)."""
+        valid_b1hw = (masks_bhw != self._task.ignore_value)[:, None]
+        truth = torch.where(valid_b1hw[:, 0], masks_bhw, 0)
+        truth_bkhw = F.one_hot(truth, self._task.classes).movedim(-1, 1).to(logits_bkhw) * valid_b1hw
+        found_bkhw = logits_bkhw.softmax(1) * valid_b1hw
+        over = (2, 3) if self._task.dice_over == "image" else (0, 2, 3)
+        overlap = (truth_bkhw * found_bkhw).sum(over)
+        both = (truth_bkhw + found_bkhw).sum(over)
+        smooth = 1.0  # one pixel: a class that is nowhere and not found costs nothing
+        dice = 1 - ((2 * overlap + smooth) / (both + smooth)).mean(-1)
+        if self._task.dice_over == "image":
+            return (dice * self._dice_images(masks_bhw).to(dice)).sum()
+        return dice * images.to(dice)
+
+    # --------------------------------------------------------------------- evaluation
+
+    def evaluate(self, model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> dict[str, LossTerm]:
+        """The loss terms, pixel accuracy, and intersection over union of each class (sums over sums)."""
+        metrics = {term.name: term for term in self.loss(model, batch)}
+        found = _logits(model, batch["images"]).argmax(1)
+        truth = batch["masks"]
+        valid = truth != self._task.ignore_value
+        metrics["pixel_accuracy"] = LossTerm(((found == truth) & valid).sum().double(), valid.sum())
+        for number in range(self._task.classes):
+            is_found, is_true = (found == number) & valid, (truth == number) & valid
+            metrics[f"iou_{number}"] = LossTerm(
+                (is_found & is_true).sum().double(), (is_found | is_true).sum()
+            )
+        return metrics
+
+    def summarize(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Mean intersection over union, over the classes that occur."""
+        unions = [value for name, value in metrics.items() if name.startswith("iou_")]
+        return metrics | ({"mean_iou": sum(unions) / len(unions)} if unions else {})
+
+    @torch.no_grad()
+    def artifacts(self, model: torch.nn.Module, folder: Path) -> list[tuple[str, Path, str]]:
+        """Image, truth and prediction side by side, of the first validation images."""
+        validation = self._validation
+        if validation is None or not self._task.overlays:
+            return []
+        folder.mkdir(parents=True, exist_ok=True)
+        made = []
+        device = next(model.parameters()).device
+        for index in range(min(self._task.overlays, len(validation))):
+            batch = self.collate([validation[index]])
+            found = _logits(model, batch["images"].to(device)).argmax(1)[0].cpu()
+            picture = _side_by_side(batch["images"][0], batch["masks"][0], found, self._task.ignore_value)
+            path = folder / f"overlay-{index:02d}.png"
+            Image.fromarray(picture.movedim(0, -1).numpy()).save(path)
+            made.append(("image", path, f"{validation.name(index)}: image, truth, prediction"))
+        return made
+
+    @functools.cached_property
+    def _validation(self) -> Scenes | None:
+        found: Scenes | None = self.datasets().validation
+        return found
+
+
+def _logits(model: torch.nn.Module, images_bchw: torch.Tensor) -> torch.Tensor:
+    """(b, k, h, w); torchvision's models give a table."""
+    given = model(images_bchw)
+    logits: torch.Tensor = given["out"] if isinstance(given, dict) else given
+    return logits
+
+
+def _side_by_side(
+    image_chw: torch.Tensor, truth_hw: torch.Tensor, found_hw: torch.Tensor, ignore_value: int
+) -> torch.Tensor:
+    """uint8 (3, h, 3w)."""
+    picture = (image_chw.expand(3, -1, -1) * 255).clamp(0, 255)
+
+    def laid_over(mask_hw: torch.Tensor) -> torch.Tensor:
+        colours = PALETTE[(mask_hw - 1).clamp_min(0) % len(PALETTE)].movedim(-1, 0)
+        shown = (mask_hw > 0) & (mask_hw != ignore_value)
+        return torch.where(shown, picture * 0.45 + colours * 0.55, picture)
+
+    return torch.cat([picture, laid_over(truth_hw), laid_over(found_hw)], dim=2).to(torch.uint8)
+
+
+def _smp_model(task: SegmentationTask) -> torch.nn.Module:
+    try:
+        smp: Any = importlib.import_module("segmentation_models_pytorch")  # an optional, heavy library
+    except ImportError as error:
+        message = (
+            'kind = "segmentation" needs segmentation-models-pytorch. Run: pip install "gradacc[vision]"'
+        )
+        raise UsageError(message) from error
+    try:
+        model: torch.nn.Module = smp.create_model(
+            task.architecture,
+            encoder_name=task.encoder,
+            encoder_weights="imagenet" if task.pretrained else None,
+            in_channels=3,
+            classes=task.classes,
+        )
+    except (KeyError, ValueError, OSError, RuntimeError) as error:
+        raise UsageError(_no_network(task, error)) from error
+    return model
+
+
+def _torchvision_model(task: SegmentationTask) -> torch.nn.Module:
+    models: Any = importlib.import_module("torchvision.models")
+    prefix = {"torchvision-deeplabv3": "deeplabv3", "torchvision-fcn": "fcn"}[task.architecture]
+    try:
+        model: torch.nn.Module = models.get_model(
+            f"{prefix}_{task.encoder}",
+            weights=None,
+            weights_backbone="DEFAULT" if task.pretrained else None,
+            num_classes=task.classes,
+            aux_loss=False,
+        )
+    except (KeyError, ValueError, OSError, RuntimeError) as error:
+        raise UsageError(_no_network(task, error)) from error
+    return model
+
+
+def _no_network(task: SegmentationTask, error: Exception) -> str:
+    first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    hint = " With pretrained = false nothing is downloaded." if task.pretrained else ""
+    return f"task.architecture = {task.architecture} with task.encoder = {task.encoder}: {first}.{hint}"
