@@ -342,3 +342,12 @@ def _ended(event: RunFinished | RunStopped | RunFailed) -> Line:
             return Line(text, "bad", detail=event.where)
         case _:
             assert_never(event)
+
+
+READINGS: Final = frozenset({"no-gpu", "no-driver", "metric-not-supported"})
+"""Warnings about what cannot be read here: they stand beside the readings, not across the page."""
+
+
+def is_about_readings(event: Warned) -> bool:
+    """Whether a warning says that some reading is not to be had."""
+    return event.code in READINGS or event.code.startswith(("nvml", "reading"))

@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QGridLayout, QMenu, QWidget
 
 from gradacc_gui.session.stopping import Rung
 from gradacc_gui.theme import set_role, space
-from gradacc_gui.window.header import RunStateName
+from gradacc_gui.window.header_state import RunStateName
 from gradacc_gui.window.numbers import count
 from gradacc_gui.window.parts import IconButton, button, label, put
 from gradacc_gui.words import tr

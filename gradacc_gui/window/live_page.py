@@ -1,0 +1,236 @@
+"""The Live page: charts (or the log) on the left, steering and what happened on the right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from PySide6.QtCore import Qt, QUrl, Signal
+from PySide6.QtGui import QDesktopServices
+from PySide6.QtWidgets import QHBoxLayout, QSlider, QStackedWidget, QVBoxLayout, QWidget
+
+from gradacc_gui import words
+from gradacc_gui.theme import set_role, space
+from gradacc_gui.window.attachment import Attachment
+from gradacc_gui.window.decision_log import Entry
+from gradacc_gui.window.empty_state import EmptyState
+from gradacc_gui.window.log_tab import LogTab
+from gradacc_gui.window.numbers import count
+from gradacc_gui.window.parts import Segments, Waiting, button, label, put
+from gradacc_gui.window.run_notices import RunNotices
+from gradacc_gui.window.side import Side
+from gradacc_gui.words import Line, tr
+from trainer_backend.protocol import AnyCommand, MicroBatchMeasured, Record, SetAccumulation
+
+AXES = (("steps", "Steps"), ("samples", "Samples"), ("tokens", "Tokens"), ("time", "Time"))
+
+
+class LivePage(QWidget):
+    """One run, live or ended."""
+
+    demo_requested = Signal()
+    recipe_requested = Signal()
+    resume_requested = Signal(object)
+    """A `RunDirectory` to start again from its last checkpoint."""
+
+    def __init__(self, make_charts: Callable[[], QWidget]) -> None:
+        """`make_charts`: called when charts are first needed, for their library takes long to import."""
+        super().__init__()
+        self.setObjectName("page")
+        self._make_charts = make_charts
+        self._run: Attachment | None = None
+        self.charts: Any = None
+        row = QHBoxLayout(self)
+        row.setContentsMargins(space(3), space(3), space(3), space(3))
+        row.setSpacing(space(3))
+        row.addLayout(self._build_left(), 1)
+        self.side = Side()
+        self.side.asked.connect(self.send)
+        self.side.buttons.stop_asked.connect(self._stop)
+        self.side.buttons.force_asked.connect(self._force)
+        self.side.buttons.resume_run_asked.connect(self._resume_run)
+        self.side.buttons.folder_asked.connect(self.open_folder)
+        row.addWidget(self.side)
+        self._show_nothing()
+
+    # -------------------------------------------------------------------------- building
+
+    def _build_left(self) -> QVBoxLayout:
+        column = QVBoxLayout()
+        column.setSpacing(space(2))
+        self.toolbar = self._build_toolbar()
+        column.addWidget(self.toolbar)
+        self.notices = RunNotices()
+        self.notices.resume_asked.connect(self._resume_run)
+        self.notices.log_asked.connect(lambda: self.show_tab("log"))
+        column.addWidget(self.notices)
+        self.stack = QStackedWidget()
+        self.stack.setObjectName("clear")
+        self.empty = EmptyState()
+        self.empty.demo_requested.connect(self.demo_requested)
+        self.empty.recipe_requested.connect(self.recipe_requested)
+        self.waiting = Waiting()
+        self.log = LogTab()
+        for page in (self.empty, self.waiting, self.log):
+            self.stack.addWidget(page)
+        column.addWidget(self.stack, 1)
+        return column
+
+    def _build_toolbar(self) -> QWidget:
+        bar = QWidget()
+        bar.setObjectName("clear")
+        row = QHBoxLayout(bar)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(space(2))
+        self.tabs = Segments((("charts", tr("Charts")), ("log", tr("trainer.log"))), tr("View"))
+        self.tabs.chosen.connect(self.show_tab)
+        row.addWidget(self.tabs)
+        row.addSpacing(space(3))
+        self.axis_words = label(tr("x-axis"), "muted")
+        self.axis = Segments([(key, tr(word)) for key, word in AXES], tr("x-axis"))
+        self.axis.chosen.connect(lambda axis: self.charts is not None and self.charts.set_x_axis(axis))
+        row.addWidget(self.axis_words)
+        row.addWidget(self.axis)
+        row.addStretch(1)
+        self.smoothing_words = label(tr("Smoothing {value}").format(value="0"), "muted")
+        self.smoothing = QSlider(Qt.Orientation.Horizontal)
+        self.smoothing.setRange(0, 99)
+        self.smoothing.setFixedWidth(88)
+        self.smoothing.setAccessibleName(tr("Smoothing"))
+        self.smoothing.valueChanged.connect(self._on_smoothing)
+        row.addWidget(self.smoothing_words)
+        row.addWidget(self.smoothing)
+        self.follow = button(tr("Follow live"))
+        self.follow.setCheckable(True)
+        self.follow.setChecked(True)
+        set_role(self.follow, "quiet")
+        self.follow.toggled.connect(lambda on: self.charts is not None and self.charts.set_follow(on))
+        row.addWidget(self.follow)
+        return bar
+
+    def ensure_charts(self) -> None:
+        """Make the charts now; their library is imported for it."""
+        if self.charts is None:
+            self.charts = self._make_charts()
+            self.stack.addWidget(self.charts)
+            self.charts.set_x_axis(self.axis.choice())
+            if self._run is not None:
+                self.charts.set_store(self._run.store)
+
+    # -------------------------------------------------------------------------- which run
+
+    def set_run(self, run: Attachment | None) -> None:
+        """Show another run, or none."""
+        self._run = run
+        self.side.forget()
+        self.notices.forget()
+        self.log.set_path(run.run.log_path if run is not None else None)
+        if run is None:
+            self._show_nothing()
+            return
+        self.side.show()
+        self.toolbar.show()
+        if self.charts is not None:
+            self.charts.set_store(run.store)
+        self.follow.setChecked(True)
+
+    def _show_nothing(self) -> None:
+        self.side.hide()
+        self.toolbar.hide()
+        self.stack.setCurrentWidget(self.empty)
+
+    def send(self, command: AnyCommand) -> None:
+        """Ask the run for something; the line in the log says that it was asked."""
+        run = self._run
+        if run is None:
+            return
+        run.send(command)
+        if run.problem:
+            self.notices.problem.say(run.problem)
+            return
+        text = tr("Asked for {wish}").format(wish=words.wish(command))
+        if isinstance(command, SetAccumulation) and run.in_force.settings is not None:
+            before = run.in_force.settings.accumulation_steps
+            text = tr("Asked N {before} → {after}").format(before=count(before), after=count(command.steps))
+        self.side.decisions.add([Entry(command.asked_at, Line(text, by=tr("you")))])
+
+    def _stop(self, now: bool) -> None:
+        if self._run is not None:
+            self._run.stop(now=now)
+
+    def _force(self) -> None:
+        if self._run is not None:
+            self._run.force()
+
+    def _resume_run(self) -> None:
+        if self._run is not None:
+            self.resume_requested.emit(self._run.run)
+
+    def open_folder(self) -> None:
+        """Show the run's directory in the system's file manager."""
+        if self._run is not None:
+            QDesktopServices.openUrl(QUrl.fromLocalFile(str(self._run.run.path)))
+
+    def show_tab(self, tab: str) -> None:
+        """Show the charts or the log."""
+        self.tabs.choose(tab)
+        self._show_middle()
+
+    def _on_smoothing(self, value: int) -> None:
+        put(
+            self.smoothing_words, tr("Smoothing {value}").format(value=f"{value / 100:.2f}" if value else "0")
+        )
+        if self.charts is not None:
+            self.charts.set_smoothing(value / 100)
+
+    # -------------------------------------------------------------------------- each tick
+
+    def take(self, facts: list[Record]) -> None:
+        """New facts of the run."""
+        self.side.decisions.take(facts)
+        for warned in self.notices.take(facts):
+            self.side.memory.set_reason(words.warning(warned))
+
+    def tick(self, *, slow: bool) -> None:
+        """Show where the run stands; `slow` is true a few times a second."""
+        run = self._run
+        if run is None:
+            return
+        self._show_middle()
+        self.side.tick(run)
+        if slow:
+            self.notices.show_state(run)
+            if self.stack.currentWidget() is self.log:
+                self.log.tick()
+        if self.charts is not None and self.stack.currentIndex() == self.stack.indexOf(self.charts):
+            self.charts.tick()
+
+    def _show_middle(self) -> None:
+        run = self._run
+        if run is None:
+            return
+        if self.tabs.choice() == "log":
+            wanted: QWidget = self.log
+        elif self._has_points(run) or run.state not in ("pending", "loading"):
+            self.ensure_charts()
+            wanted = self.charts
+        else:
+            wanted = self.waiting
+            self._say_waiting(run)
+        if self.stack.currentWidget() is not wanted:
+            self.stack.setCurrentWidget(wanted)
+        for widget in (self.axis, self.axis_words, self.smoothing, self.smoothing_words, self.follow):
+            widget.setEnabled(wanted is self.charts)
+
+    @staticmethod
+    def _has_points(run: Attachment) -> bool:
+        return MicroBatchMeasured in run.store.latest
+
+    def _say_waiting(self, run: Attachment) -> None:
+        if run.state == "pending":
+            more = tr("Its directory is there, and no trainer has written into it yet.")
+            self.waiting.say(tr("This run has not started"), more, moving=False)
+            return
+        phase = words.phase(run.store.phase) if run.store.phase else tr("Starting Python…")
+        more = tr("The first points come within about ten seconds; importing torch takes most of them.")
+        self.waiting.say(phase, more, moving=True)

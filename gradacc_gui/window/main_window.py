@@ -1,0 +1,343 @@
+"""The main window: navigation, header, pages, and the one timer that moves all of them.
+
+tick, about 30 times a second:  background work ▸ the run's journal ▸ header ▸ the page that is shown
+"""
+
+from __future__ import annotations
+
+import functools
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from PySide6.QtCore import Qt, QTimer
+from PySide6.QtGui import QCloseEvent, QKeySequence, QShortcut
+from PySide6.QtWidgets import (
+    QFileDialog,
+    QHBoxLayout,
+    QMainWindow,
+    QStackedWidget,
+    QVBoxLayout,
+    QWidget,
+)
+
+from gradacc_gui.assets import asset
+from gradacc_gui.session.awake import Awake
+from gradacc_gui.session.launch import Launch
+from gradacc_gui.session.runs import RunSummary, delete_run, list_runs, seal_ended, summarise
+from gradacc_gui.theme import Themes, space
+from gradacc_gui.window import starter
+from gradacc_gui.window.attachment import Attachment
+from gradacc_gui.window.background import Background
+from gradacc_gui.window.describe import header_of
+from gradacc_gui.window.goes_on import say_that_it_goes_on
+from gradacc_gui.window.header import Header
+from gradacc_gui.window.header_state import HeaderState
+from gradacc_gui.window.live_page import LivePage
+from gradacc_gui.window.navigation import PAGES, Navigation
+from gradacc_gui.window.parts import Notice
+from gradacc_gui.window.preferences import Preferences
+from gradacc_gui.window.runs_page import RunsPage
+from gradacc_gui.window.settings_page import SettingsPage
+from gradacc_gui.window.starts import Starts
+from gradacc_gui.window.verify_page import VerifyPage
+from gradacc_gui.words import tr
+from trainer_backend.errors import GradaccError
+from trainer_backend.run_directory import RunDirectory
+
+TICK_MS: Final = 33
+SLOW_TICKS: Final = 10
+"""Logs, notices and the like are looked at about three times a second."""
+LIST_TICKS: Final = 60
+SMALLEST: Final = (1024, 640)
+DEMO_RECIPE: Final = "recipes/stdlib-gpt.toml"
+
+
+class MainWindow(QMainWindow):
+    """Everything a person sees."""
+
+    def __init__(
+        self, themes: Themes, preferences: Preferences, make_form: Callable[[], Any] | None = None
+    ) -> None:
+        super().__init__()
+        self.setWindowTitle("gradacc")
+        self.setMinimumSize(*SMALLEST)
+        self.preferences = preferences
+        self.background = Background()
+        self.awake = Awake()
+        self.run: Attachment | None = None
+        self._ticks = 0
+        self._may_close = False
+        self.starts = Starts(self, self.background, self._began, self._fail)
+        self._make_form = make_form or _make_form
+        self._build(themes)
+        self._connect()
+        self._build_shortcuts()
+        self.timer = QTimer(self)
+        self.timer.setTimerType(Qt.TimerType.PreciseTimer)
+        self.timer.timeout.connect(self.tick)
+        self.timer.start(TICK_MS)
+
+    # -------------------------------------------------------------------------- building
+
+    def _build(self, themes: Themes) -> None:
+        centre = QWidget()
+        centre.setObjectName("page")
+        row = QHBoxLayout(centre)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(0)
+        self.navigation = Navigation()
+        row.addWidget(self.navigation)
+        column = QVBoxLayout()
+        column.setSpacing(0)
+        self.header = Header()
+        self.notice = Notice("notice-bad")
+        around = QHBoxLayout()
+        around.setContentsMargins(space(3), 0, space(3), 0)
+        around.addWidget(self.notice)
+        self.stack = QStackedWidget()
+        column.addWidget(self.header)
+        column.addLayout(around)
+        column.addWidget(self.stack, 1)
+        row.addLayout(column, 1)
+        self.live = LivePage(_make_charts)
+        self.runs = RunsPage()
+        self.settings = SettingsPage(self.preferences, themes)
+        self.pages: dict[str, QWidget] = {
+            "live": self.live,
+            "runs": self.runs,
+            "verify": VerifyPage(),
+            "settings": self.settings,
+        }
+        for page in self.pages.values():
+            self.stack.addWidget(page)
+        self.setCentralWidget(centre)
+
+    def _connect(self) -> None:
+        self.navigation.chosen.connect(self.show_page)
+        for page in (self.live, self.runs):
+            page.demo_requested.connect(self.start_demo)
+            page.recipe_requested.connect(self.choose_recipe)
+            page.resume_requested.connect(self.resume)
+        self.runs.open_requested.connect(self.open_run)
+        self.runs.delete_requested.connect(self._delete)
+        self.settings.keep_awake_changed.connect(lambda _on: self._keep_awake())
+
+    def _build_shortcuts(self) -> None:
+        for page, _word, keys in PAGES:
+            self._shortcut(keys, functools.partial(self.show_page, page))
+        self._shortcut("F1", lambda: self.show_page("settings"))
+        buttons = self.live.side.buttons
+        self._shortcut("Ctrl+P", buttons.pause.click)
+        self._shortcut("Ctrl+K", buttons.checkpoint.click)
+        self._shortcut("Ctrl+T", self._type_n)
+        self._shortcut("Ctrl+J", self._toggle_log)
+        self.open_shortcut = self._shortcut("Ctrl+O", self.choose_recipe)
+
+    def _shortcut(self, keys: str, do: Callable[[], object]) -> QShortcut:
+        made = QShortcut(QKeySequence(keys), self)
+        made.activated.connect(do)
+        return made
+
+    def _type_n(self) -> None:
+        self.show_page("live")
+        self.live.side.n_panel.edit.setFocus(Qt.FocusReason.ShortcutFocusReason)
+        self.live.side.n_panel.edit.selectAll()
+
+    def _toggle_log(self) -> None:
+        if self.run is not None:
+            self.show_page("live")
+            self.live.show_tab("charts" if self.live.tabs.choice() == "log" else "log")
+
+    # -------------------------------------------------------------------------- pages
+
+    def show_page(self, page: str) -> None:
+        """Bring a page to the front."""
+        if page == "new-run":
+            self.form()
+        self.navigation.choose(page)
+        self.stack.setCurrentWidget(self.pages[page])
+        # The form has its own Ctrl+O; two at once would be ambiguous, and neither would work.
+        self.open_shortcut.setEnabled(page != "new-run")
+        if page == "runs":
+            self._list_runs()
+
+    def form(self) -> Any:  # noqa: ANN401 - FormPage, imported late
+        """The form, built when it is first wanted."""
+        known: Any = self.pages.get("new-run")
+        if known is not None:
+            return known
+        form = self._make_form()
+        form.start_requested.connect(self._start_from_form)
+        self.pages["new-run"] = form
+        self.stack.addWidget(form)
+        return form
+
+    def page(self) -> str:
+        """The page that is in front."""
+        return next(key for key, widget in self.pages.items() if widget is self.stack.currentWidget())
+
+    # -------------------------------------------------------------------------- runs
+
+    def open_run(self, run: RunDirectory, launch: Launch | None = None) -> None:
+        """Show a run live, whoever started it; the run shown before goes on by itself."""
+        if self.run is not None and self.run.run == run:
+            if launch is not None:
+                self.run.relaunched(launch)
+        else:
+            self._let_go()
+            self.run = Attachment(run, launch)
+            self.live.set_run(self.run)
+        self.show_page("live")
+        self.tick()
+
+    def _let_go(self) -> None:
+        if self.run is None:
+            return
+        self.run.close()
+        ended = self.run
+        self.run = None
+        self.live.set_run(None)
+        self.background.submit(lambda: seal_ended([summarise(ended.run)]), _nothing, self._fail)
+
+    def start_demo(self) -> None:
+        """Start the run that needs nothing: Python's own standard library as text."""
+        self._start_recipe(asset(DEMO_RECIPE))
+
+    def choose_recipe(self) -> None:
+        """Ask for a recipe file and show it in the form."""
+        dialog = QFileDialog(
+            self, tr("Open a recipe"), str(Path.home()), tr("Recipes (*.toml);;All files (*)")
+        )
+        dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
+        dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        dialog.fileSelected.connect(self._show_recipe)
+        dialog.open()
+
+    def _show_recipe(self, path: str) -> None:
+        self.form().set_recipe(Path(path))
+        self.show_page("new-run")
+
+    def _start_recipe(self, path: Path) -> None:
+        try:
+            wish = starter.wish_of_recipe(path)
+        except GradaccError as error:
+            self._fail(str(error))
+            return
+        self._start(wish, self.preferences.interpreter)
+
+    def _start_from_form(self, text: str, folder: Path, name: str, python: str) -> None:
+        self._start(starter.Wish(text=text, folder=str(folder), name=name), python)
+
+    def resume(self, run: RunDirectory) -> None:
+        """Start a new attempt of a run that ended, from its last checkpoint."""
+        self._start(starter.Wish(run=run), starter.interpreter_of(run) or self.preferences.interpreter)
+
+    def _start(self, wish: starter.Wish, python: str) -> None:
+        self.notice.hide()
+        self.starts.start(wish, python)
+
+    def _began(self, launch: Launch) -> None:
+        self.open_run(launch.run, launch)
+
+    def _fail(self, sentence: str) -> None:
+        self.notice.say(sentence)
+
+    def _delete(self, run: RunDirectory) -> None:
+        if self.run is not None and self.run.run == run:
+            self._let_go()
+        self.background.submit(lambda: delete_run(run), lambda _done: self._list_runs(), self.runs.say)
+
+    def _list_runs(self) -> None:
+        self.background.submit(_listed, self._show_runs, self.runs.say, only_one="list")
+
+    def _show_runs(self, runs: list[RunSummary]) -> None:
+        self.runs.say("")
+        self.runs.set_runs(runs)
+
+    # -------------------------------------------------------------------------- the one timer
+
+    def tick(self) -> None:
+        """One beat: take what is there, show it; never wait."""
+        self._ticks += 1
+        slow = self._ticks % SLOW_TICKS == 0
+        self.background.poll()
+        if self.run is not None:
+            facts = self.run.tick()
+            if facts:
+                self.live.take(facts)
+            self.header.show_state(header_of(self.run))
+            if self.stack.currentWidget() is self.live:
+                self.live.tick(slow=slow)
+        elif slow:
+            wish = self.starts.wish
+            self.header.show_state(HeaderState(name=wish.title(), state="loading") if wish else HeaderState())
+        if slow:
+            self._keep_awake()
+            self._title()
+        if self._ticks % LIST_TICKS == 0 and self.stack.currentWidget() is self.runs:
+            self._list_runs()
+
+    def _title(self) -> None:
+        title = f"{header_of(self.run).name} · gradacc" if self.run is not None else "gradacc"
+        if self.windowTitle() != title:
+            self.setWindowTitle(title)
+
+    def _keep_awake(self) -> None:
+        if self.preferences.keep_awake and self.run is not None and self.run.store.alive:
+            self.awake.hold()
+        else:
+            self.awake.release()
+        self.settings.say_awake_problem(self.awake.problem())
+
+    # -------------------------------------------------------------------------- closing
+
+    def closeEvent(self, event: QCloseEvent) -> None:
+        """The run goes on; say so until the person knows."""
+        live = self.run is not None and self.run.store.alive
+        if live and self.preferences.says_that_runs_go_on and not self._may_close:
+            event.ignore()
+            self.goes_on = say_that_it_goes_on(self, self.preferences, self._close_knowingly)
+            return
+        self.preferences.geometry = self.saveGeometry()
+        self.timer.stop()
+        self.awake.release()
+        if self.run is not None:
+            self.run.close()
+            self.run = None
+        self.background.close()
+        super().closeEvent(event)
+
+    def _close_knowingly(self) -> None:
+        self._may_close = True
+        QTimer.singleShot(0, self, self.close)
+
+
+def _nothing(_result: object) -> None:
+    """Work whose result nobody needs."""
+
+
+def _listed() -> list[RunSummary]:
+    """All runs; those that ended are sealed on the way, so that their directories can be copied."""
+    runs = list_runs()
+    seal_ended(runs)
+    return runs
+
+
+def _make_charts() -> QWidget:
+    from gradacc_gui.charts import ChartGrid  # noqa: PLC0415 - pyqtgraph and numpy take half a second
+
+    grid: QWidget = ChartGrid()
+    return grid
+
+
+def _make_form() -> Any:  # noqa: ANN401 - FormPage, imported late
+    from gradacc_gui.form.page import FormPage  # noqa: PLC0415 - built when it is wanted
+
+    return FormPage()
+
+
+def close_on_interrupt(window: MainWindow) -> None:
+    """Ctrl-C in the terminal closes the window; the run goes on."""
+    signal.signal(signal.SIGINT, lambda _number, _frame: window.close())

@@ -1,0 +1,99 @@
+"""Banners above the charts: paused, interrupted, failed, out of memory survived, warnings, problems."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QVBoxLayout, QWidget
+
+from gradacc_gui import words
+from gradacc_gui.session.launch import last_lines
+from gradacc_gui.theme import space
+from gradacc_gui.window.attachment import Attachment
+from gradacc_gui.window.numbers import count
+from gradacc_gui.window.parts import Notice, button
+from gradacc_gui.words import tr
+from trainer_backend.protocol import OutOfMemoryRecovered, Record, RunStarted, Warned
+
+
+class RunNotices(QWidget):
+    """At most one banner of each kind; what the state says goes away with it, the rest when dismissed."""
+
+    resume_asked = Signal()
+    log_asked = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setObjectName("clear")
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(space(2))
+        self.interrupted = Notice("notice-warning", dismissible=False)
+        self.failed = Notice("notice-bad", dismissible=False)
+        self.paused = Notice("notice", dismissible=False)
+        self.problem = Notice("notice-bad")
+        self.memory = Notice("notice-warning")
+        self.warning = Notice("notice-warning")
+        for notice in (self.interrupted, self.failed):
+            notice.buttons.addWidget(button(tr("Show the log"), clicked=self.log_asked.emit))
+            notice.buttons.addWidget(button(tr("Resume"), role="primary", clicked=self.resume_asked.emit))
+        self._all = (self.interrupted, self.failed, self.paused, self.problem, self.memory, self.warning)
+        for notice in self._all:
+            column.addWidget(notice)
+
+    def forget(self) -> None:
+        """Another run is shown."""
+        for notice in self._all:
+            notice.hide()
+
+    def take(self, facts: list[Record]) -> list[Warned]:
+        """New facts; gives the warnings that belong beside the readings instead."""
+        about_readings = []
+        for record in facts:
+            match record.event:
+                case OutOfMemoryRecovered() as recovered:
+                    self.memory.say(words.out_of_memory(recovered) + ".")
+                case Warned() as warned if words.is_about_readings(warned):
+                    about_readings.append(warned)
+                case Warned() as warned:
+                    self.warning.say(words.warning(warned))
+                case RunStarted():
+                    for notice in (self.memory, self.warning, self.problem):
+                        notice.hide()
+                case _:
+                    pass
+        return about_readings
+
+    def show_state(self, run: Attachment) -> None:
+        """What the run's state has to say; called a few times a second."""
+        state = run.state
+        if state == "interrupted" and self.interrupted.isHidden():
+            self.interrupted.say(*interrupted_words(run))
+        elif state == "failed" and self.failed.isHidden():
+            self.failed.say(*failure_words(run))
+        elif state == "paused" and self.paused.isHidden():
+            self.paused.say(tr("Paused: the model stays in memory; nothing is computed until you resume."))
+        self.interrupted.setVisible(state == "interrupted")
+        self.failed.setVisible(state == "failed")
+        self.paused.setVisible(state == "paused")
+        if run.problem or run.store.problem:
+            self.problem.say(run.problem or run.store.problem)
+
+
+def interrupted_words(run: Attachment) -> tuple[str, str]:
+    """At which step, what that means, and the trainer's last lines."""
+    step = count(int(run.store.extent("steps")[1]))
+    sentence = tr("Interrupted at step {step}: the trainer ended without a word.").format(step=step)
+    more = tr("It was killed, it crashed, or the machine went down. Resume takes the last checkpoint.")
+    return sentence, "\n".join((more, *last_lines(run.run, count=4)))
+
+
+def failure_words(run: Attachment) -> tuple[str, str]:
+    """Why it failed, and the trainer's last lines."""
+    failure = run.failure
+    lines = last_lines(run.run, count=8)
+    if failure is not None:
+        where = [tr("In {where}").format(where=failure.where)] if failure.where else []
+        trace = failure.traceback.strip().splitlines()[-4:]
+        return words.failure(failure), "\n".join(where + (trace or list(lines)))
+    died = run.died
+    return (died.sentence() if died is not None else tr("The trainer failed.")), "\n".join(lines)

@@ -1,0 +1,171 @@
+"""Settings of the window itself; a run's settings are in its recipe."""
+
+from __future__ import annotations
+
+import sys
+
+from PySide6.QtCore import Qt, QUrl, Signal
+from PySide6.QtGui import QDesktopServices
+from PySide6.QtWidgets import (
+    QCheckBox,
+    QFileDialog,
+    QFrame,
+    QHBoxLayout,
+    QLineEdit,
+    QScrollArea,
+    QVBoxLayout,
+    QWidget,
+)
+
+from gradacc_gui.theme import Choice, Themes, set_role, space
+from gradacc_gui.window.parts import ElidedLabel, Panel, Segments, button, label, put
+from gradacc_gui.window.preferences import Preferences
+from gradacc_gui.words import tr
+from trainer_backend.run_directory import home
+
+SHORTCUTS = (
+    ("Ctrl+L", "Live"),
+    ("Ctrl+N", "New run"),
+    ("Ctrl+R", "Runs"),
+    ("Ctrl+E", "Verify"),
+    ("Ctrl+,", "Settings"),
+    ("Ctrl+O", "Open a recipe"),
+    ("Ctrl+P", "Pause, and go on"),
+    ("Ctrl+K", "Checkpoint"),
+    ("Ctrl+T", "Type a new N"),
+    ("Ctrl+J", "Charts or trainer.log"),
+    ("F1", "This page"),
+)
+
+
+class SettingsPage(QWidget):
+    """Theme, sleep, interpreter, where things lie, shortcuts."""
+
+    keep_awake_changed = Signal(bool)
+
+    def __init__(self, preferences: Preferences, themes: Themes) -> None:
+        super().__init__()
+        self.setObjectName("page")
+        self._preferences, self._themes = preferences, themes
+        outer = QVBoxLayout(self)
+        outer.setContentsMargins(0, 0, 0, 0)
+        area = QScrollArea()
+        area.setWidgetResizable(True)
+        area.setFrameShape(QFrame.Shape.NoFrame)
+        content = QWidget()
+        content.setObjectName("page")
+        column = QVBoxLayout(content)
+        column.setContentsMargins(space(5), space(4), space(5), space(4))
+        column.setSpacing(space(3))
+        column.addWidget(label(tr("Settings"), "page-title"))
+        for panel in (
+            self._build_look(),
+            self._build_sleep(),
+            self._build_interpreter(),
+            self._build_home(),
+            self._build_keys(),
+        ):
+            panel.setMaximumWidth(720)
+            column.addWidget(panel)
+        column.addStretch(1)
+        area.setWidget(content)
+        outer.addWidget(area)
+
+    def _build_look(self) -> Panel:
+        panel = Panel(tr("Colours"))
+        choices = (("system", tr("As the system")), ("light", tr("Light")), ("dark", tr("Dark")))
+        self.theme = Segments(choices, tr("Colours"))
+        self.theme.choose(self._preferences.theme)
+        self.theme.chosen.connect(self._choose_theme)
+        row = QHBoxLayout()
+        row.addWidget(self.theme)
+        row.addStretch(1)
+        panel.body.addLayout(row)
+        return panel
+
+    def _choose_theme(self, choice: str) -> None:
+        wanted: Choice = "dark" if choice == "dark" else "light" if choice == "light" else "system"
+        self._preferences.theme = wanted
+        self._themes.choose(wanted)
+
+    def _build_sleep(self) -> Panel:
+        panel = Panel(tr("Sleep"))
+        self.keep_awake = QCheckBox(tr("Keep the system from sleeping while a run is live"))
+        self.keep_awake.setChecked(self._preferences.keep_awake)
+        self.keep_awake.toggled.connect(self._choose_awake)
+        self.awake_problem = label(role="warning", wrap=True)
+        self.awake_problem.hide()
+        panel.body.addWidget(self.keep_awake)
+        panel.body.addWidget(
+            label(tr("Holds while this window is open; the screen may still turn off."), "help", wrap=True)
+        )
+        panel.body.addWidget(self.awake_problem)
+        return panel
+
+    def _choose_awake(self, on: bool) -> None:
+        self._preferences.keep_awake = on
+        self.keep_awake_changed.emit(on)
+
+    def say_awake_problem(self, sentence: str) -> None:
+        """Why the system may sleep although it was asked not to; empty: it does as asked."""
+        put(self.awake_problem, sentence)
+        self.awake_problem.setVisible(bool(sentence))
+
+    def _build_interpreter(self) -> Panel:
+        panel = Panel(tr("Interpreter"))
+        self.interpreter = QLineEdit(self._preferences.interpreter)
+        self.interpreter.setPlaceholderText(sys.executable)
+        self.interpreter.setAccessibleName(tr("Default interpreter"))
+        self.interpreter.editingFinished.connect(self._choose_interpreter)
+        row = QHBoxLayout()
+        row.addWidget(self.interpreter, 1)
+        row.addWidget(button(tr("Browse…"), clicked=self._browse))
+        panel.body.addLayout(row)
+        help_text = tr(
+            "The Python that trains unless the form says otherwise: your project's, with its torch. "
+            "Empty is the one gradacc runs in."
+        )
+        panel.body.addWidget(label(help_text, "help", wrap=True))
+        return panel
+
+    def _choose_interpreter(self) -> None:
+        self._preferences.interpreter = self.interpreter.text().strip()
+
+    def _browse(self) -> None:
+        dialog = QFileDialog(self, tr("Choose a Python interpreter"))
+        dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
+        dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        dialog.fileSelected.connect(self._take_interpreter)
+        dialog.open()
+
+    def _take_interpreter(self, path: str) -> None:
+        self.interpreter.setText(path)
+        self._choose_interpreter()
+
+    def _build_home(self) -> Panel:
+        panel = Panel(tr("Where runs lie"))
+        row = QHBoxLayout()
+        self.home = ElidedLabel(str(home()))
+        row.addWidget(self.home, 1)
+        row.addWidget(button(tr("Open"), icon_name="folder", clicked=_open_home))
+        panel.body.addLayout(row)
+        panel.body.addWidget(
+            label(tr("Set GRADACC_HOME before starting gradacc to use another folder."), "help", wrap=True)
+        )
+        return panel
+
+    def _build_keys(self) -> Panel:
+        panel = Panel(tr("Keys"))
+        for keys, word in SHORTCUTS:
+            row = QHBoxLayout()
+            shown = label(keys, "muted")
+            set_role(shown, "muted")
+            shown.setFixedWidth(96)
+            row.addWidget(shown)
+            row.addWidget(label(tr(word)), 1)
+            panel.body.addLayout(row)
+        return panel
+
+
+def _open_home() -> None:
+    QDesktopServices.openUrl(QUrl.fromLocalFile(str(home())))

@@ -1,0 +1,89 @@
+"""Starting and going on with runs, as work for the background: it waits for interpreters. No Qt."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from gradacc_gui.session.interpreter import Install, Interpreter, installs, probe
+from gradacc_gui.session.launch import START_MARK, Launch, start
+from trainer_backend.recipe import Recipe, default_name, parse_document, recipe_from_document, text_for_run
+from trainer_backend.run_directory import RunDirectory
+
+HEAD_BYTES: Final = 4096
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """An interpreter that can train, once these are installed."""
+
+    interpreter: Interpreter
+    installs: tuple[Install, ...]
+
+
+def prepare(python: str) -> Prepared:
+    """Ask an interpreter what it has; empty is gradacc's own. Raises InterpreterError. Waits."""
+    found = probe(python or sys.executable)
+    return Prepared(found, tuple(installs(found)))
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """A new run that a person asked for, or (`run`) an old one to go on with."""
+
+    text: str = ""
+    folder: str = ""
+    name: str = ""
+    recipe_path: str = ""
+    run: RunDirectory | None = None
+
+    def title(self) -> str:
+        """What it is called while it starts."""
+        return self.run.id if self.run is not None else self.name
+
+
+def recipe_of(wish: Wish) -> Recipe:
+    """The recipe of a new run. Raises UsageError with every problem."""
+    where = wish.recipe_path or wish.name or "recipe"
+    return recipe_from_document(parse_document(wish.text, where), folder=Path(wish.folder), where=where)
+
+
+def begin(wish: Wish, prepared: Prepared) -> Launch:
+    """Install what is missing, make the run's directory, start the trainer. Raises GradaccError. Waits."""
+    recipe = recipe_of(wish) if wish.run is None else None
+    for install in prepared.installs:
+        install.run()
+    run = wish.run
+    if run is None:
+        assert recipe is not None
+        text = text_for_run(recipe, recipe_path=wish.recipe_path)
+        run = RunDirectory.create(text, name=wish.name or recipe.config.run.name or "run")
+    return start(run, prepared.interpreter)
+
+
+def wish_of_recipe(path: Path) -> Wish:
+    """A recipe file as it stands. Raises UsageError when it cannot be read."""
+    from trainer_backend.recipe import load_recipe, name_in  # noqa: PLC0415 - tomlkit, only when needed
+
+    load_recipe(path)
+    return Wish(
+        text=path.read_text("utf-8-sig"),
+        folder=str(path.absolute().parent),
+        name=name_in(path) or default_name(path),
+        recipe_path=str(path.absolute()),
+    )
+
+
+def interpreter_of(run: RunDirectory) -> str:
+    """The interpreter that a run was started with, from the head of its log; empty when it is not said."""
+    try:
+        with run.log_path.open("rb") as file:
+            head = file.read(HEAD_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    for line in head.splitlines():
+        if START_MARK in line:
+            python = line.partition(f"{START_MARK}: ")[2].rpartition(", Python ")[0]
+            return python if python and Path(python).exists() else ""
+    return ""
