@@ -28,7 +28,7 @@ from trainer_backend.engine.optimizers import prepare_state
 from trainer_backend.engine.passes import Loss, Passes
 from trainer_backend.engine.precision import LossScaler, Masters, Precision, autocast
 from trainer_backend.engine.ranks import Ranks
-from trainer_backend.engine.sums import Row, Sums
+from trainer_backend.engine.sums import Sums
 from trainer_backend.engine.window import Feed, NonFiniteError, WindowResult, WindowTotals
 from trainer_backend.errors import GradaccError
 from trainer_backend.protocol import Event, MicroBatchMeasured, NonFiniteSeen, OutOfMemoryRecovered
@@ -100,9 +100,8 @@ class Accumulator:
         self._ranks = Ranks(process_group, self.device)
         self._passes = Passes(
             model, optimizer, loss, device=self.device, autocast=autocast(precision, self.device),
-            masters=self._masters, scaler=self._scaler, ranks=self._ranks, tell=self._tell,
+            masters=self._masters, scaler=self._scaler, ranks=self._ranks, tell=on_micro_batch,
         )  # fmt: skip
-        self._on_micro_batch = on_micro_batch
         self._on_fact = on_fact
         self._on_window = on_window
 
@@ -119,12 +118,14 @@ class Accumulator:
         started = perf_counter()
         feed = Feed(batches, self._reader, self.micro_batch_ceiling)
         facts: list[OutOfMemoryRecovered] = []
+        before = self.step, self.samples_seen, self.tokens_seen
         self._start()
         try:
             sums = self._accumulate(feed, facts)
             result = self._close(feed, sums, facts, before_step)
         except BaseException:  # also a stop in the middle: the partial window is replayed later
             self._passes.undo()
+            self.step, self.samples_seen, self.tokens_seen = before
             raise
         finally:
             self._passes.norms.detach()
@@ -159,7 +160,9 @@ class Accumulator:
         self._passes.start(
             samples_seen=self.samples_seen,
             tokens_seen=self.tokens_seen,
+            step=self.step + 1,
             sample_norms=every > 0 and self.step % every == 0,
+            first_norm=every > 0 and self.step % max(1, every // 4) == 0,
         )
 
     def _accumulate(self, feed: Feed, facts: list[OutOfMemoryRecovered]) -> Sums:
@@ -170,7 +173,7 @@ class Accumulator:
             facts.append(fact)
             self._say(fact)
 
-        sums = self._passes.accumulate(feed, recovered, self.step + 1)
+        sums = self._passes.accumulate(feed, recovered)
         if not sums.rows and self._ranks.size == 1:
             raise GradaccError("A window needs at least one batch, and got none.")
         if self._ranks.size > 1:
@@ -208,8 +211,7 @@ class Accumulator:
 
     def _judged(self, feed: Feed, sums: Sums, norm: float) -> tuple[str, tuple[NonFiniteSeen, ...]]:
         """Why this window's gradient is not applied; "drop": it is replayed without its culprits."""
-        finite_losses = all(row.is_finite() for row in sums.rows) and is_usable(0.0, sums.loss())
-        if self._scaler is not None and finite_losses and self._scaler.scale.item() > 1.0:
+        if self._scaler is not None and is_usable(0.0, sums.loss()) and self._scaler.scale.item() > 1.0:
             return "loss-scale", ()
         culprits = self._judge.culprits_in_losses(sums)
         if self._ranks.size > 1 or not culprits or self.non_finite == "drop":
@@ -235,7 +237,7 @@ class Accumulator:
         Terms with buffers of their own are added to `.grad` here.
         """
         denominators = self._passes.denominators
-        weights = [float(weight) for weight in sums.weights]
+        weights = sums.weights
         if not any(weight > 0 for weight in weights):
             return 0.0
         c = denominators.c or 1.0
@@ -283,7 +285,7 @@ class Accumulator:
             tokens=sums.tokens + feed.left_out_tokens,
             samples_seen=self.samples_seen,
             tokens_seen=self.tokens_seen,
-            weight=float(sums.weights[0]) if sums.weights else 0.0,
+            weight=sums.weights[0] if sums.weights else 0.0,
             loss=sums.loss(),
             terms=dict(zip(self._passes.denominators.names, sums.means(), strict=False)),
             gradient_norm=norm,
@@ -291,24 +293,6 @@ class Accumulator:
             skipped=skipped,
             duration_s=0.0,
             data_wait_s=feed.wait_s,
-        )
-
-    def _tell(self, row: Row) -> None:
-        if self._on_micro_batch is None:
-            return
-        self._on_micro_batch(
-            MicroBatchMeasured(
-                step=self.step + 1,
-                index=row.index,
-                samples=row.piece.samples,
-                tokens=row.piece.tokens or 0,
-                weight=float(row.weights[0]),
-                loss=row.loss(),
-                gradient_norm=None if row.norm is None else float(row.norm),
-                duration_s=row.duration_s,
-                samples_seen=row.samples_seen,
-                tokens_seen=row.tokens_seen,
-            )
         )
 
     def _say(self, fact: Event) -> None:

@@ -10,17 +10,13 @@ multiplies by  c*R/D_ref.  So a backward starts with
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
-
 import torch
 
 from trainer_backend.engine.terms import check_graph, check_names, check_weight, power_of_two_near
 from trainer_backend.errors import GradaccError
 from trainer_backend.tasks import LossTerm
-
-Number: TypeAlias = float | torch.Tensor
-"""A number on the host, or a 0-d tensor on the device that nobody waits for."""
 
 MAX_TERMS = 16
 """So that ranks exchange vectors of one length, whatever a rank has seen."""
@@ -42,23 +38,38 @@ class Denominators:
         self.ahead: list[float] | None = None
         """D of each term, over all ranks, where it was counted before the window's first backward."""
         self._device = device
-        self._factors: list[float] = []
         self._seeds: dict[tuple[float, torch.dtype], torch.Tensor] = {}
         self._loss_scale: torch.Tensor | None = None
+        self._usual: tuple[str, torch.dtype, torch.Tensor] | None = None
+        """Name, dtype and seed of the run's only term, once it was seen and nothing else can come."""
 
     def restore(self, names: Sequence[str], c: float | None, own: Sequence[int]) -> None:
         """From a checkpoint."""
         self.names, self.c, self.own = tuple(names), c, set(own)
+        self._seeds.clear()
+        self._usual = None
 
     def begin(self, ahead: list[float] | None, loss_scale: torch.Tensor | None) -> None:
         """A window (or its replay) starts. `loss_scale`: S, 0-d on the device; None is 1."""
         self.ahead = ahead
         self._loss_scale = loss_scale
-        self._factors = []
-        if loss_scale is not None:
+        if loss_scale is not None or ahead is not None:
             self._seeds.clear()
+            self._usual = None
 
-    def accept(self, terms: tuple[LossTerm, ...], weights: Sequence[Number]) -> None:
+    def usual_seed(self, returned: object) -> torch.Tensor | None:
+        """The seed when `returned` is the one term that all micro-batches had; None: check everything."""
+        usual = self._usual
+        if usual is None or type(returned) is not LossTerm or returned.name != usual[0]:
+            return None
+        total, weight = returned.total, returned.weight
+        if type(weight) is not int and type(weight) is not float:
+            return None
+        if not 0 < weight < math.inf or total.dtype is not usual[1] or total.dim() or not total.requires_grad:
+            return None
+        return usual[2]
+
+    def accept(self, terms: tuple[LossTerm, ...], weights: Sequence[float]) -> None:
         """Check a micro-batch's terms against earlier ones; fix c at the first weight."""
         if not self.names:
             if len(terms) > MAX_TERMS:
@@ -69,28 +80,32 @@ class Denominators:
         elif len(terms) != len(self.names) or terms[0].name != self.names[0] or len(terms) > 1:
             check_names(self.names, terms)
         if self.c is None:
-            first = next((number for weight in weights if (number := float(weight)) > 0), None)
+            first = next((weight for weight in weights if weight > 0), None)
             if first is not None:
                 self.c = power_of_two_near(first)
-        if len(terms) > 1 and self.ahead is None:
-            self._find_own(weights)
+        if len(terms) > 1:
+            if self.ahead is None:
+                self._find_own(weights)
+        elif self.c is not None and self.ahead is None:
+            dtype = terms[0].total.dtype
+            self._usual = (terms[0].name, dtype, self.seed(0, dtype))
 
-    def _find_own(self, weights: Sequence[Number]) -> None:
+    def _find_own(self, weights: Sequence[float]) -> None:
         """Terms whose weight is another than the first one's need a buffer, from the window's start."""
         new = {
             index
             for index, weight in enumerate(weights)
-            if index and index not in self.own and not _same(weight, weights[0])
+            if index and index not in self.own and weight != weights[0]
         }
         if new:
             self.own |= new
             raise OwnBufferNeeded
 
-    def check_counted(self, weights: Sequence[Number], counted: Mapping[str, float]) -> None:
+    def check_counted(self, weights: Sequence[float], counted: Mapping[str, float]) -> None:
         """What `weights(batch)` said must be what `loss` returned."""
         for name, weight in zip(self.names, weights, strict=True):
             said = check_weight(name, counted.get(name, 0.0))
-            if isinstance(weight, float) and abs(weight - said) > _TOLERANCE * max(abs(weight), 1.0):
+            if abs(weight - said) > _TOLERANCE * max(abs(weight), 1.0):
                 raise GradaccError(
                     f"weights(batch) counted {said:g} for loss term {name!r}, but loss() returned a weight "
                     f"of {weight:g} for the same batch. Both must be the term's denominator."
@@ -122,19 +137,15 @@ class Denominators:
             self._seeds[key] = seed
         return seed
 
-    def backward(self, terms: tuple[LossTerm, ...], weights: Sequence[Number]) -> list[LossTerm]:
+    def backward(self, terms: tuple[LossTerm, ...], weights: Sequence[float]) -> list[LossTerm]:
         """Run the backward of all terms that share `.grad`; gives the ones that need their own buffer."""
         shared: list[torch.Tensor] = []
         seeds: list[torch.Tensor] = []
         own: list[LossTerm] = []
         for index, term in enumerate(terms):
-            weight = weights[index]
-            if isinstance(weight, float):
-                if weight == 0.0:
-                    continue
-                check_graph(term)
-            elif not term.total.requires_grad:
+            if weights[index] == 0.0:
                 continue
+            check_graph(term)
             if index in self.own:
                 own.append(term)
             else:
@@ -145,13 +156,6 @@ class Denominators:
         elif shared:
             torch.autograd.backward(shared, seeds, retain_graph=bool(own))
         return own
-
-
-def _same(weight: Number, first: Number) -> bool:
-    """Whether two weights are known to be equal, without waiting for a device."""
-    if weight is first:
-        return True
-    return isinstance(weight, float) and isinstance(first, float) and weight == first
 
 
 class OwnBuffers:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from trainer_backend.engine.batches import Piece, to_device
-from trainer_backend.engine.denominators import MAX_TERMS, Denominators, Number, OwnBufferNeeded, OwnBuffers
+from trainer_backend.engine.denominators import MAX_TERMS, Denominators, OwnBufferNeeded, OwnBuffers
 from trainer_backend.engine.memory import free, is_out_of_memory
 from trainer_backend.engine.norms import MicroBatchNorms, total_norm
 from trainer_backend.engine.precision import LossScaler, Masters
@@ -21,11 +21,14 @@ from trainer_backend.engine.sums import Row, Sums
 from trainer_backend.engine.terms import check_weight, host_weight, read_terms
 from trainer_backend.engine.window import Feed
 from trainer_backend.errors import GradaccError
-from trainer_backend.protocol import OutOfMemoryRecovered
+from trainer_backend.protocol import MicroBatchMeasured, OutOfMemoryRecovered
 from trainer_backend.tasks import Batch, LossTerm
 
 Loss: TypeAlias = Callable[[torch.nn.Module, Batch], LossTerm | Iterable[LossTerm]]
 Phase: TypeAlias = Literal["data", "forward", "backward"]
+_run_backward = torch.autograd.Variable._execution_engine.run_backward
+"""What `Tensor.backward` calls after checks of the seed's shape that cost 15 µs a micro-batch."""
+
 Culprit: TypeAlias = tuple[int, Literal["loss", "gradient"], float]
 """Micro-batch in the window, what was not finite, and its value."""
 
@@ -44,7 +47,7 @@ class Passes:
         masters: Masters | None,
         scaler: LossScaler | None,
         ranks: Ranks,
-        tell: Callable[[Row], None],
+        tell: Callable[[MicroBatchMeasured], None] | None,
     ) -> None:
         self.denominators = Denominators(device)
         self.own = OwnBuffers()
@@ -62,17 +65,25 @@ class Passes:
         self._scaler = scaler
         self._ranks = ranks
         self._tell = tell
+        self._parameters = list(model.parameters())
+        self._plain = self._on_host and autocast is None
+        self._step = 0
         self._phase: Phase = "data"
         self._told_samples = 0
+        self._first_norm = False
         self._samples_before = 0
         self._tokens_before = 0
 
     # ------------------------------------------------------------------ a window's start and end
 
-    def start(self, *, samples_seen: int, tokens_seen: int, sample_norms: bool) -> None:
-        """Empty gradients, remember buffers and RNGs."""
+    def start(
+        self, *, step: int, samples_seen: int, tokens_seen: int, sample_norms: bool, first_norm: bool
+    ) -> None:
+        """Window `step` begins: empty gradients, remember buffers and RNGs."""
         self.leaves = [leaf for group in self._optimizer.param_groups for leaf in group["params"]]
         self.clear()
+        self._step = step
+        self._first_norm = first_norm
         self.snapshot.take()
         self._told_samples = 0
         self._samples_before, self._tokens_before = samples_seen, tokens_seen
@@ -83,7 +94,7 @@ class Passes:
         """No gradient is left anywhere: of the optimizer's parameters, or of others in the model."""
         for leaf in self.leaves:
             leaf.grad = None
-        for parameter in self._model.parameters():
+        for parameter in self._parameters:
             parameter.grad = None
         self.own.clear()
 
@@ -99,13 +110,13 @@ class Passes:
 
     # -------------------------------------------------------------------------------- the passes
 
-    def accumulate(self, feed: Feed, recovered: Callable[[OutOfMemoryRecovered], None], step: int) -> Sums:
+    def accumulate(self, feed: Feed, recovered: Callable[[OutOfMemoryRecovered], None]) -> Sums:
         """All micro-batches of `feed`, each sample once; smaller micro-batches when memory runs out."""
         while True:
             self.denominators.begin(
                 self._counted_ahead(feed), None if self._scaler is None else self._scaler.scale
             )
-            sums = Sums()
+            sums = Sums(len(self.denominators.names))
             failed = self._attempt(feed, sums)
             failed, ceiling = self._agreed(failed, feed, len(sums.rows))
             if failed is None:
@@ -116,7 +127,7 @@ class Passes:
                 before = max(piece.samples for piece in feed.pull_all())
                 many = len(feed.pieces)
                 feed.shrink(ceiling)
-                recovered(self._recovery(step, failed, before, ceiling, many, feed))
+                recovered(self._recovery(failed, before, ceiling, many, feed))
 
     def _attempt(self, feed: Feed, sums: Sums) -> Literal["forward", "backward", "own buffer"] | None:
         """One try at the window; None when it went through. What was caught is forgotten, frames and all."""
@@ -165,50 +176,99 @@ class Passes:
         return sums if several else None
 
     def _micro_batch(self, sums: Sums, piece: Piece) -> None:
+        """Forward and backward of one micro-batch. The usual case is kept short: it is what N repeats."""
         started = perf_counter()
         self._phase = "forward"
+        returned = self._loss(self._model, piece.batch) if self._plain else self._forward(piece)
+        seed = self.denominators.usual_seed(returned)
+        if seed is None or piece.weights is not None:
+            self._any_terms(sums, piece, read_terms(returned), started)
+            return
+        self._phase = "backward"
+        _run_backward(
+            (returned.total,),
+            (seed,),
+            False,
+            False,
+            (),
+            allow_unreachable=True,
+            accumulate_grad=True,  # type: ignore[union-attr]  # a LossTerm has a seed
+        )
+        weight = float(returned.weight)  # type: ignore[union-attr]
+        total = returned.total.item()  # type: ignore[union-attr]
+        norm = self._norm_of(weight, first=not sums.rows) if self._norms_wanted(sums) else None
+        sums.weights[0] += weight
+        sums.totals[0] += total
+        self._count(sums, piece, [weight], [total], norm, started)
+
+    def _forward(self, piece: Piece) -> LossTerm | Iterable[LossTerm]:
+        """The loss, on the device and in autocast."""
         batch = piece.batch if self._on_host else to_device(piece.batch, self._device)
-        if self._autocast is None:
-            terms = read_terms(self._loss(self._model, batch))
-        else:
-            with self._autocast:
-                terms = read_terms(self._loss(self._model, batch))
-        weights: list[Number] = [host_weight(term) for term in terms]
+        with self._autocast or contextlib.nullcontext():
+            return self._loss(self._model, batch)
+
+    def _any_terms(self, sums: Sums, piece: Piece, terms: tuple[LossTerm, ...], started: float) -> None:
+        """The rest of a micro-batch, for any terms and for the first of a run: all is checked."""
+        weights = [host_weight(term) for term in terms]
         self.denominators.accept(terms, weights)
         if piece.weights is not None:
             self.denominators.check_counted(weights, piece.weights)
         self._phase = "backward"
         self._backward(terms, weights)
-        totals: list[Number] = [term.total.item() for term in terms]
-        norm = self._norm_of(weights[0], first=not sums.rows)
-        self._count(sums, piece, weights[0])
-        row = Row(
-            len(sums.rows), piece, weights, totals, norm, perf_counter() - started,
-            self._samples_before + sums.samples, self._tokens_before + sums.tokens,
-        )  # fmt: skip
-        sums.add(row)
+        totals = [term.total.item() for term in terms]
+        norm = self._norm_of(weights[0], first=not sums.rows) if self._norms_wanted(sums) else None
+        sums.add(weights, totals)
+        self._count(sums, piece, weights, totals, norm, started)
+
+    def _norms_wanted(self, sums: Sums) -> bool:
+        return self.norms.active or (self._first_norm and not sums.rows)
+
+    def _count(
+        self,
+        sums: Sums,
+        piece: Piece,
+        weights: list[float],
+        totals: list[float],
+        norm: float | None,
+        started: float,
+    ) -> None:
+        """Keep the micro-batch's numbers, and tell them unless a replay has run its samples again."""
+        if piece.tokens is None:
+            piece.tokens = int(weights[0])
+        sums.samples += piece.samples
+        sums.tokens += piece.tokens
+        row = Row(len(sums.rows), piece, weights, totals, norm)
+        sums.rows.append(row)
         if sums.samples > self._told_samples:
             self._told_samples = sums.samples
-            self._tell(row)
+            if self._tell is not None:
+                self._tell(
+                    MicroBatchMeasured(
+                        step=self._step,
+                        index=row.index,
+                        samples=piece.samples,
+                        tokens=piece.tokens,
+                        weight=weights[0],
+                        loss=row.loss(),
+                        gradient_norm=norm,
+                        duration_s=perf_counter() - started,
+                        samples_seen=self._samples_before + sums.samples,
+                        tokens_seen=self._tokens_before + sums.tokens,
+                    )
+                )
 
-    def _count(self, sums: Sums, piece: Piece, weight: Number) -> None:
-        sums.samples += piece.samples
-        if piece.tokens is None:
-            piece.tokens = int(weight) if isinstance(weight, float) else piece.samples
-        sums.tokens += piece.tokens
-
-    def _backward(self, terms: tuple[LossTerm, ...], weights: Sequence[Number]) -> None:
+    def _backward(self, terms: tuple[LossTerm, ...], weights: Sequence[float]) -> None:
         own = self.denominators.backward(terms, weights)
         for left, term in enumerate(own, start=1 - len(own)):
             seed = self.denominators.seed(self.denominators.names.index(term.name), term.total.dtype)
             self.own.backward(term, seed, self.leaves, retain_graph=left < 0)
 
-    def _norm_of(self, weight: Number, *, first: bool) -> Number | None:
+    def _norm_of(self, weight: float, *, first: bool) -> float | None:
         """Norm of the gradient of this micro-batch's own mean; None when not sampled or without weight.
 
         The first micro-batch's is free: `.grad` holds it alone.
         """
-        if self.denominators.own or not weight:
+        if self.denominators.own or weight == 0.0:
             self.norms.forget()
             return None
         norm = self.norms.take() if self.norms.active else None
@@ -216,7 +276,7 @@ class Passes:
             if not first or self.norms.active:
                 return None
             norm = total_norm(self.gradients())
-        scale = (self.denominators.c or 1.0) / float(weight)
+        scale = (self.denominators.c or 1.0) / weight
         if self._scaler is not None:
             scale /= self._scaler.scale.item()
         return norm.item() * scale
@@ -240,7 +300,7 @@ class Passes:
         """Add all ranks' weights, totals and gradients, under one c."""
         many = len(sums.weights)
         pad = [0.0] * (MAX_TERMS - many)
-        both = [*map(float, sums.weights), *pad, *map(float, sums.totals), *pad]
+        both = [*sums.weights, *pad, *sums.totals, *pad]
         both = self._ranks.sum(both)
         c = self.denominators.c
         common = self._ranks.max([c or 0.0, float(many)])
@@ -285,10 +345,10 @@ class Passes:
         return piece.samples // 2
 
     def _recovery(
-        self, step: int, phase: Literal["forward", "backward"], before: int, after: int, many: int, feed: Feed
+        self, phase: Literal["forward", "backward"], before: int, after: int, many: int, feed: Feed
     ) -> OutOfMemoryRecovered:
         return OutOfMemoryRecovered(
-            step=step,
+            step=self._step,
             phase=phase,
             micro_batch_size_before=before,
             micro_batch_size=after,
@@ -306,7 +366,7 @@ class Passes:
         found: list[Culprit] = []
         told, self._told_samples = self._told_samples, 2**62
         for index, piece in enumerate(feed.pull_all()):
-            sums = Sums()
+            sums = Sums(len(self.denominators.names))
             with self._not_synchronised():
                 self._micro_batch(sums, piece)
             row = sums.rows[0]
