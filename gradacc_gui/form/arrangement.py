@@ -1,4 +1,4 @@
-"""Where each field stands on the page: panels, fields that exclude each other, fields that do not apply. No Qt.
+"""Where each field stands on the page; fields that exclude each other, or do not apply. No Qt.
 
 A field that is named nowhere here stands at the end of the panel of its own table, so that a new key
 of the configuration shows in the form by itself.
@@ -193,7 +193,7 @@ def title_of(spec: FieldSpec) -> str:
 
 
 def fields_of(panel: Arrangement, kind: str) -> Iterator[FieldSpec]:
-    """A panel's fields for a kind of task, in order; of fields that exclude each other the first stands for all."""
+    """A panel's fields in order; of those that exclude each other the first stands for all."""
     specs = all_specs(kind)
     elsewhere = {path for other in PANELS if other is not panel for path in other.first}
     rest = [path for path, spec in specs.items() if spec.section in panel.tables and path not in elsewhere]

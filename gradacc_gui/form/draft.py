@@ -62,7 +62,7 @@ class Draft:
         self._base_kind = recipe.config.kind
         self.kind = self._base_kind
         self._texts: dict[str, str] = {}
-        """Edits: "optimizer.name", and "causal-lm:task.model" for the tables that each kind has of its own."""
+        """Edits: "optimizer.name", but "causal-lm:task.model" in the tables that each kind has of its own."""
         self._shown: dict[str, str] = {}
         self._chosen = {choice.key: self._base_choice(choice) for choice in CHOICES}
         self._implied = self._implied_values()
@@ -177,7 +177,7 @@ class Draft:
         return changes
 
     def check(self) -> RunConfig | dict[str, str]:
-        """The configuration, or a sentence for each field that needs a look (path of the field → sentence)."""
+        """The configuration, or a sentence for each field that needs a look, by the field's path."""
         faults = self._toml_faults()
         checked = check(self.data())
         if isinstance(checked, RunConfig) and not faults:
@@ -189,7 +189,7 @@ class Draft:
         return found | faults
 
     def _place(self, problem: Problem) -> str:
-        """Where a problem is shown: its field, the first of the fields that exclude each other, or a table."""
+        """Where a problem is shown: its field (of those that exclude each other the first), or a table."""
         path = field_path(problem.path, self.specs)
         if not path:
             return problem.path.partition(".")[0]
@@ -229,6 +229,17 @@ class Draft:
         text = tomlkit.dumps(self.document())
         where = str(self.path) if self.path else "recipe"
         return recipe_from_document(parse_document(text, where), folder=self.folder, where=where)
+
+    def moved_document(self) -> TOMLDocument:
+        """The same for another folder: paths that were relative to this one are written out."""
+        document = self.document()
+        for path, spec in self.specs.items():
+            value = self.value(path)
+            if spec.browse and isinstance(value, str) and value and not Path(value).is_absolute():
+                there = self.folder / value
+                if there.exists():
+                    set_value(document, path, str(there))
+        return document
 
     # ------------------------------------------------------------------ kept between two starts
 

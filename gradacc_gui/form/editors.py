@@ -77,7 +77,7 @@ class LineEdit(QLineEdit):
 
 
 class ClearButton(QToolButton):
-    """Empties its line, which has a meaning of its own. (Qt's own one sits off the middle under a style sheet.)"""
+    """Empties its line. Qt's own one sits off the middle under a style sheet."""
 
     def __init__(self, line: LineEdit) -> None:
         super().__init__(line)
@@ -178,7 +178,7 @@ class FlagBox(QCheckBox):
         self.clicked.connect(lambda _checked: self.edited.emit(self.text_value()))
 
     def text_value(self) -> str:
-        """true or false."""
+        """Either "true" or "false"."""
         return "true" if self.isChecked() else "false"
 
     def set_text(self, text: str) -> None:

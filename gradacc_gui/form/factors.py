@@ -1,4 +1,4 @@
-"""micro-batch × N × world = effective batch, as a draft has them; one way of saying it turned into the other. No Qt."""
+"""micro-batch × N × world = effective batch, as a draft has them. No Qt."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from PySide6.QtGui import QStandardItemModel
 
 from gradacc_gui.form.arrangement import CHOICE_OF, PANELS, applies, fields_of
 from gradacc_gui.form.draft import PUBLISHED, Draft
-from gradacc_gui.form.estimate import in_steps
+from gradacc_gui.form.estimate import in_steps, steps_for
 from gradacc_gui.form.factors import BATCH_PATH, N_PATH, Factors
 from gradacc_gui.form.field_view import ChoiceView, FieldView
 from gradacc_gui.form.flow import PanelFlow
@@ -18,6 +18,7 @@ from gradacc_gui.form.published_panel import PublishedPanel
 from gradacc_gui.form.section_panel import SectionPanel
 from gradacc_gui.form.specs import ABSENT, FieldSpec, kind_spec
 from gradacc_gui.words import tr
+from trainer_backend.config import RunConfig
 from trainer_backend.kinds import KINDS
 
 KIND = "task.kind"
@@ -118,7 +119,7 @@ class FieldsArea(PanelFlow):
     # ------------------------------------------------------------------ faults, notes
 
     def show_faults(self, faults: Mapping[str, str]) -> None:
-        """Put each sentence beside its field. A fault in a field that would not apply brings the field back."""
+        """Put each sentence beside its field, which is brought onto the page for it."""
         self._faults = faults
         for path in faults:
             if self.view(path) is None and path != KIND:
@@ -128,28 +129,17 @@ class FieldsArea(PanelFlow):
             view.set_error(next((faults[path] for path in paths if path in faults), ""))
         self.published.set_error(faults.get(PUBLISHED, ""))
 
-    def show_notes(self, draft: Draft, factors: Factors) -> None:
+    def show_notes(self, draft: Draft, factors: Factors, config: RunConfig | None) -> None:
         """What the typed values amount to, and what was published, beside the fields."""
         data = draft.data()
         table = data.get(PUBLISHED)
         published = table if isinstance(table, dict) else {}
-        differences = compare(published, draft.specs, self._values_here(draft, published, factors))
+        differences = compare(published, draft.specs, _values_here(draft, factors))
         self.published.show_published(published, differences, factors.effective)
         differing = {entry.path: entry for entry in differences if not entry.same}
         for view in self.views():
-            view.set_extra(_extra(view, draft, factors))
+            view.set_extra(_extra(view, draft, factors, config))
             view.set_published(_published_beside(view, differing))
-
-    def _values_here(
-        self, draft: Draft, published: Mapping[str, object], factors: Factors
-    ) -> dict[str, object]:
-        del published
-        here = {path: value for path in draft.specs if (value := draft.value(path)) is not ABSENT}
-        if factors.effective is not None:
-            here[BATCH_PATH] = factors.effective
-        if factors.steps is not None:
-            here[N_PATH] = factors.steps
-        return here
 
     def grey_kinds(self, reasons: Mapping[str, str]) -> None:
         """Kinds that the chosen interpreter cannot run, and the sentence that says how to mend that."""
@@ -190,7 +180,8 @@ class FieldsArea(PanelFlow):
         return sorted(paths, key=lambda path: order.index(path) if path in order else len(order))
 
 
-def _extra(view: FieldView, draft: Draft, factors: Factors) -> str:
+def _extra(view: FieldView, draft: Draft, factors: Factors, config: RunConfig | None) -> str:
+    """What a field's value amounts to in other words."""
     path = view.path
     value = draft.valid_value(path) if path in draft.specs else None
     if value is None or factors.effective is None:
@@ -201,8 +192,20 @@ def _extra(view: FieldView, draft: Draft, factors: Factors) -> str:
         return "" if factors.steps is None else tr("N = {count:,}").format(count=factors.steps)
     counted = path in {"schedule.warmup_samples", "schedule.samples", "run.max_samples"}
     if (counted or path.endswith("every_samples")) and value:
+        if config is not None and config.accumulation.schedule:  # steps are not all of one size
+            return tr("≈ {count:,} optimizer steps").format(count=steps_for(config, value))
         return in_steps(value, factors.effective)
     return ""
+
+
+def _values_here(draft: Draft, factors: Factors) -> dict[str, object]:
+    """Every value by its path; N and the effective batch both, whichever was typed."""
+    here = {path: value for path in draft.specs if (value := draft.value(path)) is not ABSENT}
+    if factors.effective is not None:
+        here[BATCH_PATH] = factors.effective
+    if factors.steps is not None:
+        here[N_PATH] = factors.steps
+    return here
 
 
 def _published_beside(view: FieldView, differing: Mapping[str, Difference]) -> str:

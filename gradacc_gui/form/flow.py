@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QLayout, QVBoxLayout, QWidget
 
 from gradacc_gui.theme import space
 
-COLUMN_WIDTH: Final = 760
+COLUMN_WIDTH: Final = 690
 """From twice this width on, panels stand two abreast."""
 
 
@@ -32,11 +32,9 @@ class PanelFlow(QWidget):
         self._spread(len(self._columns) or 1)
 
     def _spread(self, count: int) -> None:
-        while self._row.count():
-            item = self._row.takeAt(0)
-            layout = item.layout() if item else None
-            while layout is not None and layout.count():
-                layout.takeAt(0)
+        for column in self._columns:
+            empty(column)
+            self._row.removeItem(column)
         self._columns = []
         heights = [0] * count
         for _ in range(count):
@@ -57,3 +55,15 @@ class PanelFlow(QWidget):
         count = min(max(self.width() // COLUMN_WIDTH, 1), 3)
         if count != len(self._columns):
             self._spread(count)
+
+
+def empty(layout: QLayout) -> None:
+    """Take all widgets out of a layout.
+
+    Not by `takeAt`: the item it hands to Python lives on, Qt then keeps no size cache of the widget's
+    next place up to date, and the widget stays as high as it was at first.
+    """
+    widgets = [item.widget() for place in range(layout.count()) if (item := layout.itemAt(place))]
+    for widget in widgets:
+        if widget is not None:
+            layout.removeWidget(widget)

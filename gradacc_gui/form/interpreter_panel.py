@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, assert_never
 
 from PySide6.QtCore import Qt, QTimer, Signal
-from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QStyle, QStyleOptionComboBox, QStylePainter
 from PySide6.QtGui import QGuiApplication, QPaintEvent
+from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QStyle, QStyleOptionComboBox, QStylePainter
 
 from gradacc_gui.form.editors import ComboBox
 from gradacc_gui.form.memory import Memory
@@ -37,7 +38,7 @@ class PathBox(ComboBox):
         room = self.style().subControlRect(
             QStyle.ComplexControl.CC_ComboBox, option, QStyle.SubControl.SC_ComboBoxEditField, self
         )
-        option.currentText = self.fontMetrics().elidedText(  # type: ignore[attr-defined]  # a field of the C++ struct
+        option.currentText = self.fontMetrics().elidedText(
             self.currentText(), Qt.TextElideMode.ElideMiddle, room.width() - space(1)
         )
         painter = QStylePainter(self)
@@ -156,18 +157,13 @@ class InterpreterPanel(Panel):
         if path in self._answers or path in self._asking:
             return
         self._asking.add(path)
-        self._work().submit(
-            lambda: _probe(path), lambda answer: self._know(path, answer), self._unexpected(path)
-        )
+        self._work().submit(lambda: _probe(path), partial(self._know, path), partial(self._know, path))
         self._timer.start()
 
     def _work(self) -> Background:
         if self._background is None:
             self._background = Background()
         return self._background
-
-    def _unexpected(self, path: str):  # noqa: ANN202
-        return lambda sentence: self._know(path, sentence)
 
     def _know(self, path: str, answer: Answer) -> None:
         self._asking.discard(path)
@@ -181,7 +177,7 @@ class InterpreterPanel(Panel):
             self._background.poll()
             if self._background.is_busy:
                 return
-        self._timer.stop()
+        self.shut_down()  # nothing is under way: no thread waits for the next question
 
     # ------------------------------------------------------------------ mending it
 
@@ -208,8 +204,8 @@ class InterpreterPanel(Panel):
         self._say()
         self._work().submit(
             lambda: _install_and_probe(path, needed),
-            lambda answer: self._installed(path, answer),
-            lambda sentence: self._installed(path, sentence),
+            partial(self._installed, path),
+            partial(self._installed, path),
         )
         self._timer.start()
 
@@ -224,19 +220,21 @@ class InterpreterPanel(Panel):
         self.box.setToolTip(self._chosen)
         self.mend.setVisible(False)
         self.cancel.setVisible(False)
-        role = "help"
+        role, sentence = "help", tr("Asking it for its version and torch…")
         match self.answer:
             case None:
-                sentence = tr("Asking it for its version and torch…")
-            case str() as sentence:
-                role = "error"
-                self.mend.setVisible("torch" in sentence)
+                pass
+            case str() as why:
+                role, sentence = "error", why
+                self.mend.setVisible("no torch" in why)
                 self.mend.setText(tr("Copy the command"))
             case (known, [*needed]) if needed:
                 role = "warning"
                 sentence = self._say_needed(known, needed)
-            case (known, _):
+            case (Interpreter() as known, _):
                 sentence = _facts(known)
+            case _ as never:
+                assert_never(never)
         put(self.words, sentence)
         set_role(self.words, role)
         self.box.setAccessibleDescription(sentence)

@@ -33,7 +33,9 @@ class Memory:
 
     def _texts(self, key: str) -> list[str]:
         value = self._settings.value(key, [])
-        return [value] if isinstance(value, str) else [str(item) for item in value or []]
+        if isinstance(value, str):  # Qt reads a list of one back as a text
+            return [value]
+        return [str(item) for item in value] if isinstance(value, list) else []
 
     def recent_recipes(self) -> list[Path]:
         """Recipes opened or saved before, the newest first; those that are gone are left out."""

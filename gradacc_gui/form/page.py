@@ -15,8 +15,9 @@ from gradacc_gui.form.draft import PUBLISHED, Draft
 from gradacc_gui.form.factors import Factors, converted
 from gradacc_gui.form.fields_area import FieldsArea
 from gradacc_gui.form.interpreter_panel import InterpreterPanel
-from gradacc_gui.form.memory import Memory, bundled_recipes, is_bundled
+from gradacc_gui.form.memory import Memory
 from gradacc_gui.form.recipe_bar import RecipeBar
+from gradacc_gui.form.recipe_desk import RecipeDesk
 from gradacc_gui.form.start_bar import StartBar
 from gradacc_gui.form.this_run import ThisRunPanel
 from gradacc_gui.theme import space
@@ -24,30 +25,12 @@ from gradacc_gui.window.parts import Notice, button
 from gradacc_gui.words import tr
 from trainer_backend.config import KINDS, RunConfig
 from trainer_backend.errors import UsageError
-from trainer_backend.recipe import (
-    Recipe,
-    default_name,
-    load_recipe,
-    parse_document,
-    recipe_from_document,
-    save_recipe,
-)
+from trainer_backend.recipe import default_name
 
 SIDE_WIDTH: Final = 320
 NARROW: Final = 860
 """Below it the side column goes under the fields."""
 KEEP_DRAFT_MS: Final = 400
-FIRST_RECIPE: Final = "stdlib-gpt.toml"
-EMPTY: Final = """[run]
-max_optimizer_steps = 2_000
-
-[task]
-kind = "language-model"
-
-[accumulation]
-micro_batch_size = 8
-gradient_accumulation_steps = 4
-"""
 
 
 class FormPage(QWidget):
@@ -65,13 +48,14 @@ class FormPage(QWidget):
         self.setObjectName("page")
         self.setAcceptDrops(True)
         self.memory = Memory()
-        self.draft = Draft(_first_recipe(), path=_first_path())
+        self.desk = RecipeDesk(self.memory)
         self._config: RunConfig | None = None
         self._faults: dict[str, str] = {}
         self._narrow: bool | None = None
         self._build()
         self._connect()
-        self._restore()
+        self.desk.restore()
+        self._show()
 
     # ------------------------------------------------------------------ building
 
@@ -79,7 +63,7 @@ class FormPage(QWidget):
         self.bar = RecipeBar(self.memory)
         self.notice = Notice()
         self.trouble = Notice("notice-bad")
-        self.undo = button("", clicked=self._bring_back)
+        self.undo = button(tr("Bring them back"), clicked=self.desk.bring_back)
         self.notice.buttons.addWidget(self.undo)
         self.fields = FieldsArea()
         self.this_run = ThisRunPanel()
@@ -91,7 +75,7 @@ class FormPage(QWidget):
         self._under.setSpacing(space(3))
         self._under.addWidget(self.fields)
         self._under.addStretch(1)
-        self.scroll = _scroll(self._content)
+        self.area = _scroll(self._content)
         self._side_content = _page()
         self._beside = QVBoxLayout(self._side_content)
         self._beside.setContentsMargins(0, 0, 0, 0)
@@ -108,7 +92,7 @@ class FormPage(QWidget):
         left.setSpacing(space(3))
         for widget in (self.bar, self.notice, self.trouble):
             left.addWidget(widget)
-        left.addWidget(self.scroll, 1)
+        left.addWidget(self.area, 1)
         self._left = left
         row = QHBoxLayout(self)
         row.setContentsMargins(space(5), space(4), space(5), space(4))
@@ -121,14 +105,17 @@ class FormPage(QWidget):
         self._keep_timer = QTimer(self)
         self._keep_timer.setSingleShot(True)
         self._keep_timer.setInterval(KEEP_DRAFT_MS)
-        self._keep_timer.timeout.connect(self.keep_draft)
+        self._keep_timer.timeout.connect(self.desk.keep)
+        self.desk.replaced.connect(self._replaced)
+        self.desk.refused.connect(self.trouble.say)
+        self.desk.noticed.connect(self._noticed)
         self.fields.edited.connect(self._edited)
         self.fields.chosen.connect(self._chosen)
         self.fields.kind_chosen.connect(self._kind_chosen)
-        self.bar.open_requested.connect(self.set_recipe)
-        self.bar.aside_requested.connect(self._bring_back)
+        self.bar.open_requested.connect(self.desk.open)
+        self.bar.aside_requested.connect(self.desk.bring_back)
         self.bar.save_requested.connect(self._save)
-        self.bar.save_as_requested.connect(self.save_as)
+        self.bar.save_as_requested.connect(self.desk.save)
         self.interpreter.changed.connect(self._refresh)
         self.start_bar.look_clicked.connect(self.look)
         self.start_bar.start_clicked.connect(lambda: self._emit(self.start_requested))
@@ -156,17 +143,20 @@ class FormPage(QWidget):
         """The interpreter is asked once the page is first seen."""
         super().showEvent(event)
         self.interpreter.ask()
-        if not self.isAncestorOf(self.focusWidget() or self):
-            self.scroll.setFocus()  # so that the arrow keys scroll, and no key changes a value unseen
 
     def hideEvent(self, event: QHideEvent) -> None:
         """What was typed is kept before the page goes."""
         super().hideEvent(event)
-        self.keep_draft()
+        self._keep_now()
+
+    def _keep_now(self) -> None:
+        if self._keep_timer.isActive():
+            self._keep_timer.stop()
+            self.desk.keep()
 
     def shut_down(self) -> None:
         """Keep what was typed and end the worker; for a window that closes."""
-        self.keep_draft()
+        self._keep_now()
         self.interpreter.shut_down()
 
     # ------------------------------------------------------------------ editing
@@ -202,7 +192,7 @@ class FormPage(QWidget):
         self._judge_kinds()
         factors = Factors(self.draft)
         self.fields.show_faults(self._faults)
-        self.fields.show_notes(self.draft, factors)
+        self.fields.show_notes(self.draft, factors, self._config)
         self.this_run.show_draft(self.draft, self._config)
         self.start_bar.say(faults=len(self._faults), why=self.interpreter.sentence)
         self.bar.show_recipe(self.draft.path, self.draft.folder, edited=self.draft.is_edited)
@@ -228,10 +218,10 @@ class FormPage(QWidget):
             if path == PUBLISHED:
                 self.fields.published.set_editing(True)
                 self.fields.published.toml.setFocus()
-                self.scroll.ensureWidgetVisible(self.fields.published)
+                self.area.ensureWidgetVisible(self.fields.published)
             elif (view := self.fields.reveal(path)) is not None:
                 view.focus_editor()
-                self.scroll.ensureWidgetVisible(view, 0, 40)
+                self.area.ensureWidgetVisible(view, 0, 40)
 
     @property
     def faults(self) -> dict[str, str]:
@@ -252,101 +242,40 @@ class FormPage(QWidget):
 
     # ------------------------------------------------------------------ recipes
 
+    @property
+    def draft(self) -> Draft:
+        """What stands in the form."""
+        return self.desk.draft
+
     def set_recipe(self, path: Path) -> bool:
         """Open a recipe file. One that is not right leaves the form as it is and says why: False."""
-        try:
-            recipe = load_recipe(path)
-        except UsageError as error:
-            self._say_trouble(path.name, str(error))
-            return False
-        self._take(recipe, path)
-        if not is_bundled(path):
-            self.memory.remember_recipe(path)
-        return True
+        return self.desk.open(path)
 
     def set_config_text(self, text: str, *, folder: Path | None = None, name: str = "") -> bool:
         """Show a recipe's text, of an earlier run say; `name` is what it is called in the sentences."""
-        where = name or tr("recipe")
-        try:
-            recipe = recipe_from_document(
-                parse_document(text, where), folder=folder or self.draft.folder, where=where
-            )
-        except UsageError as error:
-            self._say_trouble(where, str(error))
-            return False
-        self._take(recipe, None)
-        return True
+        return self.desk.open_text(text, folder=folder, name=name)
 
-    def _say_trouble(self, name: str, sentences: str) -> None:
-        self.trouble.say(tr("{name} was not opened; the form is as it was.").format(name=name), sentences)
-
-    def _take(self, recipe: Recipe, path: Path | None) -> None:
-        self.trouble.hide()
-        self.notice.hide()
-        if self.draft.is_edited:
-            self.memory.keep_draft(self.draft.keep(), "aside")
-            name = self.draft.path.name if self.draft.path else tr("the recipe that was not saved")
-            self.undo.setText(tr("Bring them back"))
-            self.notice.say(tr("Your edits to {name} were set aside.").format(name=name))
-        self._show(Draft(recipe, path=path))
-
-    def _show(self, draft: Draft) -> None:
-        self.draft = draft
-        self.fields.show_draft(draft)
-        self.interpreter.offer(draft.folder)
-        self._refresh()
-        self._keep_timer.start()
-
-    def _bring_back(self) -> None:
-        """Exchange the form and the edits that were set aside."""
-        kept = self.memory.draft("aside")
-        self.notice.hide()
-        if kept is None:
-            return
-        self.memory.keep_draft(self.draft.keep() if self.draft.is_edited else None, "aside")
-        try:
-            self._show(Draft.restore(kept))
-        except UsageError as error:
-            self._say_trouble(tr("The draft"), str(error))
-
-    def _restore(self) -> None:
-        kept = self.memory.draft()
-        if kept is not None:
-            try:
-                self.draft = Draft.restore(kept)
-                self.notice.say(tr("Edits that were not saved last time are back."))
-                self.undo.hide()
-            except UsageError as error:
-                self._say_trouble(tr("The draft of last time"), str(error))
+    def _show(self) -> None:
+        """Show the draft that is on the desk."""
         self.fields.show_draft(self.draft)
+        self.interpreter.offer(self.draft.folder)
         self._refresh()
 
-    def keep_draft(self) -> None:
-        """Write what was typed and not saved to disk, so that a restart does not lose it."""
-        self._keep_timer.stop()
-        self.memory.keep_draft(self.draft.keep() if self.draft.is_edited else None)
+    def _replaced(self) -> None:
+        self.notice.hide()
+        self.trouble.hide()
+        self._show()
+
+    def _noticed(self, sentence: str, can_undo: bool) -> None:
+        self.undo.setVisible(can_undo)
+        self.notice.say(sentence)
 
     def _save(self) -> None:
-        path = self.draft.path
-        if path is None or is_bundled(path):
+        path = self.desk.own_path
+        if path is None:
             self.bar.ask_where_to_save()
         else:
-            self.save_as(path)
-
-    def save_as(self, path: Path) -> bool:
-        """Write the recipe with its comments to `path`. False, with a sentence shown, when that is not possible."""
-        try:
-            recipe = self.draft.recipe()
-            save_recipe(recipe.document, path)
-            saved = load_recipe(path)
-        except UsageError as error:
-            self.trouble.say(tr("The recipe was not saved."), str(error))
-            return False
-        self.trouble.hide()
-        self.memory.remember_recipe(path)
-        self._show(Draft(saved, path=path))
-        self.keep_draft()
-        return True
+            self.desk.save(path)
 
     # ------------------------------------------------------------------ drag and drop
 
@@ -376,18 +305,6 @@ def _scroll(content: QWidget) -> QScrollArea:
     made.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
     made.setWidget(content)
     return made
-
-
-def _first_path() -> Path | None:
-    return next((path for path in bundled_recipes() if path.name == FIRST_RECIPE), None)
-
-
-def _first_recipe() -> Recipe:
-    """The demo's recipe; one made here where the installation lacks it."""
-    path = _first_path()
-    if path is not None:
-        return load_recipe(path)
-    return recipe_from_document(parse_document(EMPTY), folder=Path.home())
 
 
 def _dropped_recipe(event: QDropEvent) -> Path | None:

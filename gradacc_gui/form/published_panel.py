@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QLabel, QVBoxLayout, QWidget
 
 from gradacc_gui.form.editors import ComboBox, TableEdit, set_names
 from gradacc_gui.form.published import RULES, Difference, Rule, effective_batch_of, learning_rate_of, scaled
@@ -52,6 +52,7 @@ class PublishedPanel(QFrame):
         self._table.setVerticalSpacing(space(1))
         column.addLayout(self._table)
         self._shown: Sequence[Difference] = ()
+        self._cells: list[QLabel] = []
         self._build_rule(column)
         self.toml = TableEdit()
         self.toml.setPlaceholderText(EXAMPLE)
@@ -127,22 +128,25 @@ class PublishedPanel(QFrame):
         self._preview()
 
     def _fill_table(self) -> None:
-        while self._table.count():
-            item = self._table.takeAt(0)
-            widget = item.widget() if item else None
-            if widget is not None:
-                widget.hide()
-                widget.deleteLater()
+        for old in self._cells:
+            self._table.removeWidget(old)
+            old.hide()
+            old.deleteLater()
+        self._cells = []
         if not self._shown:
             return
         for place, heading in enumerate(("", tr("as published"), tr("as run here"))):
-            self._table.addWidget(label(heading, "help"), 0, place)
+            self._put(label(heading, "help"), 0, place)
         for row, difference in enumerate(self._shown, start=1):
-            self._table.addWidget(label(difference.title), row, 0)
-            self._table.addWidget(label(difference.published), row, 1)
-            self._table.addWidget(label(difference.here, "muted" if difference.same else "differs"), row, 2)
+            self._put(label(difference.title), row, 0)
+            self._put(label(difference.published), row, 1)
+            self._put(label(difference.here, "muted" if difference.same else "differs"), row, 2)
         for place in range(3):
             self._table.setColumnStretch(place, 1)
+
+    def _put(self, cell: QLabel, row: int, place: int) -> None:
+        self._cells.append(cell)
+        self._table.addWidget(cell, row, place)
 
     def rows(self) -> list[tuple[str, str, str]]:
         """What the table shows: title, as published, as run here."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from PySide6.QtCore import Qt, Signal
@@ -88,7 +89,7 @@ class RecipeBar(QWidget):
                 heading = self.menu.addAction(title)
                 heading.setEnabled(False)
             for path in paths:
-                action = self.menu.addAction(path.stem, lambda path=path: self.open_requested.emit(path))
+                action = self.menu.addAction(path.stem, partial(self.open_requested.emit, path))
                 action.setToolTip(str(path))
 
     def ask_what_to_open(self) -> None:

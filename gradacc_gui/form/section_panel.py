@@ -11,12 +11,13 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QVBoxLayout, QWi
 
 from gradacc_gui.form.arrangement import Arrangement, is_rare, span_of
 from gradacc_gui.form.field_view import FieldView
+from gradacc_gui.form.flow import empty
 from gradacc_gui.form.specs import FieldSpec
 from gradacc_gui.theme import set_role, space
 from gradacc_gui.window.parts import button, label
 from gradacc_gui.words import tr
 
-NARROWEST_FIELD: Final = 200
+NARROWEST_FIELD: Final = 192
 MOST_ABREAST: Final = 4
 
 
@@ -127,8 +128,7 @@ class SectionPanel(QFrame):
         self.more.setVisible(bool(rare))
         self.more.setText(tr("Less") if self._open else tr("{count} more…").format(count=len(rare)))
         self.more.setAccessibleName(f"{tr(self.arrangement.title)}: {self.more.text()}")
-        while self._grid.count():
-            self._grid.takeAt(0)
+        empty(self._grid)
         columns = max(self._columns, 1)
         cells: list[QWidget] = [*self._leading]
         for spec in shown:

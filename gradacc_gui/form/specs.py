@@ -146,9 +146,7 @@ def _spec(path: str, field: inspect.Field, choices: tuple[str, ...] = ()) -> Fie
 def _default(field: inspect.Field) -> Any:  # noqa: ANN401 - plain data
     if field.required:
         return ABSENT
-    if field.default_factory is not inspect.NODEFAULT:
-        return field.default_factory()
-    return field.default
+    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
 
 
 def _takes_none(kind: inspect.Type) -> bool:

@@ -29,7 +29,7 @@ class StartBar(QWidget):
         self.verify = button(tr("Verify equality first"), clicked=self.verify_clicked.emit)
         self.verify.setToolTip(
             tr(
-                "Compares the gradients of N micro-batches with those of one large batch, for this model and data."
+                "Compares the gradients of N micro-batches with those of one large batch: this model, this data."
             )
         )
         self.start = button(tr("Start"), role="primary", clicked=self.start_clicked.emit)

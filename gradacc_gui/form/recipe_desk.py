@@ -1,0 +1,141 @@
+"""The recipe in the form: opened, saved, set aside, kept over a restart. Nothing typed is lost silently."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from PySide6.QtCore import QObject, Signal
+
+from gradacc_gui.form.draft import Draft
+from gradacc_gui.form.memory import Memory, bundled_recipes, is_bundled
+from gradacc_gui.words import tr
+from trainer_backend.errors import UsageError
+from trainer_backend.recipe import (
+    Recipe,
+    load_recipe,
+    parse_document,
+    recipe_from_document,
+    save_recipe,
+)
+
+FIRST_RECIPE: Final = "stdlib-gpt.toml"
+EMPTY: Final = """[run]
+max_optimizer_steps = 2_000
+
+[task]
+kind = "language-model"
+
+[accumulation]
+micro_batch_size = 8
+gradient_accumulation_steps = 4
+"""
+
+
+class RecipeDesk(QObject):
+    """Holds the draft. `replaced` comes when another one takes its place."""
+
+    replaced = Signal()
+    refused = Signal(str, str)
+    """What was not done, and the sentences that say why."""
+    noticed = Signal(str, bool)
+    """What was done besides, and whether edits can be brought back."""
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__()
+        self.memory = memory
+        path = next((path for path in bundled_recipes() if path.name == FIRST_RECIPE), None)
+        if path is not None:
+            recipe = load_recipe(path)
+        else:  # an installation without its recipes still has a form
+            recipe = recipe_from_document(parse_document(EMPTY), folder=Path.home())
+        self.draft = Draft(recipe, path=path)
+
+    def open(self, path: Path) -> bool:
+        """Open a recipe file; False, and nothing changed, when it is not right."""
+        try:
+            recipe = load_recipe(path)
+        except UsageError as error:
+            self._refuse_to_open(path.name, str(error))
+            return False
+        self._take(recipe, path)
+        if not is_bundled(path):
+            self.memory.remember_recipe(path)
+        return True
+
+    def open_text(self, text: str, *, folder: Path | None, name: str) -> bool:
+        """Take a recipe's text; False, and nothing changed, when it is not right."""
+        where = name or tr("recipe")
+        try:
+            document = parse_document(text, where)
+            recipe = recipe_from_document(document, folder=folder or self.draft.folder, where=where)
+        except UsageError as error:
+            self._refuse_to_open(where, str(error))
+            return False
+        self._take(recipe, None)
+        return True
+
+    def _refuse_to_open(self, name: str, sentences: str) -> None:
+        self.refused.emit(tr("{name} was not opened; the form is as it was.").format(name=name), sentences)
+
+    def _take(self, recipe: Recipe, path: Path | None) -> None:
+        former = self.draft
+        if former.is_edited:
+            self.memory.keep_draft(former.keep(), "aside")
+        self._replace(Draft(recipe, path=path))
+        if former.is_edited:
+            name = former.path.name if former.path else tr("the recipe that was not saved")
+            self.noticed.emit(tr("Your edits to {name} were set aside.").format(name=name), True)
+
+    def _replace(self, draft: Draft) -> None:
+        self.draft = draft
+        self.replaced.emit()
+        self.keep()
+
+    def bring_back(self) -> None:
+        """Exchange the form and the edits that were set aside."""
+        kept = self.memory.draft("aside")
+        if kept is None:
+            return
+        self.memory.keep_draft(self.draft.keep() if self.draft.is_edited else None, "aside")
+        try:
+            self._replace(Draft.restore(kept))
+        except UsageError as error:
+            self._refuse_to_open(tr("The draft"), str(error))
+
+    def restore(self) -> None:
+        """Take up the edits that were not saved before the window closed."""
+        kept = self.memory.draft()
+        if kept is None:
+            return
+        try:
+            self.draft = Draft.restore(kept)
+        except UsageError as error:
+            self._refuse_to_open(tr("The draft of last time"), str(error))
+            return
+        self.noticed.emit(tr("Edits that were not saved last time are back."), False)
+
+    def keep(self) -> None:
+        """Write what was typed and not saved to disk, so that a restart does not lose it."""
+        self.memory.keep_draft(self.draft.keep() if self.draft.is_edited else None)
+
+    @property
+    def own_path(self) -> Path | None:
+        """The file that Save writes to; None: it must be asked for. The installation's are not written."""
+        path = self.draft.path
+        return None if path is None or is_bundled(path) else path
+
+    def save(self, path: Path) -> bool:
+        """Write the recipe with its comments to `path`; False, with a sentence, when that is not possible."""
+        try:
+            recipe = self.draft.recipe()
+            moved = path.absolute().parent != self.draft.folder
+            document = self.draft.moved_document() if moved else recipe.document
+            save_recipe(document, path)
+            saved = load_recipe(path)
+        except UsageError as error:
+            self.refused.emit(tr("The recipe was not saved."), str(error))
+            return False
+        self.memory.remember_recipe(path)
+        self._replace(Draft(saved, path=path))
+        return True
