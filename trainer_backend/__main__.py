@@ -1,0 +1,85 @@
+"""`python -m trainer_backend run RECIPE|DIRECTORY`: the trainer, in the foreground, without a window.
+
+A recipe makes a new run directory first; a directory (or a run's id) is started, or resumed from its
+last checkpoint. Ctrl-C and SIGTERM ask for a clean stop. Exit codes: 0 done or stopped as asked,
+1 the run failed, 2 bad usage or configuration.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import sys
+from pathlib import Path
+
+from trainer_backend.errors import GradaccError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; gives the exit code."""
+    options = _parser().parse_args(arguments)
+    if sys.stderr is not None:
+        faulthandler.enable()
+    try:
+        return _run(options.target, options.set, replay=not options.no_replay)
+    except GradaccError as error:
+        print(error, file=sys.stderr, flush=True)
+        return error.exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m trainer_backend", description=__doc__.split("\n\n", 1)[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="train a recipe, or resume a run")
+    run.add_argument("target", metavar="RECIPE|DIRECTORY", help="a recipe file, a run's directory or its id")
+    run.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE",
+        help="set a key of the recipe, such as accumulation.micro_batch_size=4",
+    )  # fmt: skip
+    run.add_argument(
+        "--no-replay", action="store_true",
+        help="on resume, do not repeat what was changed live after the checkpoint",
+    )  # fmt: skip
+    return parser
+
+
+def _run(target: str, settings: list[str], *, replay: bool) -> int:
+    # Here, not above: `--help` pays for none of it.
+    from trainer_backend import recipe as recipes  # noqa: PLC0415
+    from trainer_backend.run_directory import RunDirectory, find_run  # noqa: PLC0415
+    from trainer_backend.trainer.attempt import run_attempt  # noqa: PLC0415
+    from trainer_backend.trainer.lifecycle import say  # noqa: PLC0415
+
+    path = Path(target).expanduser()
+    if path.is_file() or (path.suffix == ".toml" and not path.is_dir()):
+        recipe = _with_settings(recipes.load_recipe(path), settings, str(path))
+        name = recipe.config.run.name or recipes.default_name(path)
+        text = recipes.text_for_run(recipe, recipe_path=str(path.absolute()))
+        run = RunDirectory.create(text, name=name)
+        recipe = recipes.load_recipe(run.recipe_path)
+    else:
+        run = RunDirectory(path) if path.is_dir() else find_run(target)
+        run.check()
+        recipe = recipes.load_recipe(run.recipe_path)
+        if settings:
+            recipe = _with_settings(recipe, settings, str(run.recipe_path))
+            with run.locked():  # not under a trainer that is alive
+                recipes.save_recipe(recipe.document, run.recipe_path)
+    say(f"{run.id}: {run.path}")
+    return run_attempt(run, recipe, replay=replay)
+
+
+def _with_settings(recipe: object, settings: list[str], where: str) -> object:
+    from trainer_backend import recipe as recipes  # noqa: PLC0415 - `--help` pays for none of it
+
+    assert isinstance(recipe, recipes.Recipe)
+    if not settings:
+        return recipe
+    for text in settings:
+        key, value = recipes.parse_setting(text)
+        recipes.set_value(recipe.document, key, value)
+    return recipes.recipe_from_document(recipe.document, folder=recipe.folder, where=where)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

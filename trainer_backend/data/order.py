@@ -1,0 +1,61 @@
+"""Which samples come in which order: pure functions of (seed, epoch), and the cut in micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import torch
+
+from trainer_backend.data.randomness import mixed
+
+
+class Position(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the next sample lies. Saved in every checkpoint."""
+
+    epoch: int = 0
+    offset: int = 0
+    """Samples of this epoch that were consumed."""
+    consumed: int = 0
+    """Samples consumed over all epochs; what `tail = "drop"` leaves out is not counted."""
+    loader: dict[str, Any] | None = None
+    """An iterable data set's own state, where its loader keeps one."""
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """One micro-batch: samples start … stop - 1 of an epoch's order."""
+
+    epoch: int
+    start: int
+    stop: int
+
+    @property
+    def samples(self) -> int:
+        """How many there are."""
+        return self.stop - self.start
+
+
+def epoch_order(length: int, *, seed: int, epoch: int, shuffle: bool) -> torch.Tensor:
+    """The indices of one epoch, int64 of shape (length,)."""
+    if not shuffle:
+        return torch.arange(length)
+    generator = torch.Generator().manual_seed(mixed(seed, epoch, 1))
+    return torch.randperm(length, generator=generator)
+
+
+def cuts(position: Position, *, length: int, size: int, limit: int | None) -> Iterator[Cut]:
+    """Micro-batches of `size` from `position` on, epoch after epoch, for ever or for `limit` samples.
+
+    The last of an epoch, and the last of all, may be short. None crosses an epoch's end.
+    """
+    epoch, offset, consumed = position.epoch, position.offset, position.consumed
+    while limit is None or consumed < limit:
+        if offset >= length:
+            epoch, offset = epoch + 1, 0
+        stop = min(offset + size, length)
+        if limit is not None:
+            stop = min(stop, offset + limit - consumed)
+        yield Cut(epoch, offset, stop)
+        consumed += stop - offset
+        offset = stop

@@ -1,0 +1,120 @@
+"""Windows of micro-batches in order, over epochs, from any position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import msgspec
+import torch
+from torch.utils.data import IterableDataset
+
+from trainer_backend.data.order import Position
+from trainer_backend.data.reading import Collate
+from trainer_backend.data.sources import IterableSource, MapSource, Source
+from trainer_backend.engine import Collated
+from trainer_backend.errors import GradaccError
+
+
+class Stream:
+    """The run's training data. `position` is where the next window starts."""
+
+    def __init__(self, source: Source, *, tail: Literal["step", "carry", "drop"]) -> None:
+        self._source = source
+        self._tail = tail
+        self.position = Position()
+
+    @property
+    def samples_per_epoch(self) -> int | None:
+        """Samples in an epoch, where known."""
+        return self._source.length
+
+    def window(self, steps: int, size: int) -> Iterator[Collated]:
+        """The micro-batches of one window: `steps` of `size`, fewer at an epoch's end (tail = step) or
+        at the run's. Nothing at all: the data is over."""
+        if self._tail == "drop":
+            yield from self._whole_window(steps, size)
+            return
+        epoch: int | None = None
+        for _ in range(steps):
+            taken = self._source.take(self.position, size, epoch=epoch)
+            if taken is None:
+                return
+            if self._tail == "step":
+                epoch = taken.epoch
+            self.position = taken.behind
+            yield taken.batch
+
+    def _whole_window(self, steps: int, size: int) -> list[Collated]:
+        """Exactly `steps` micro-batches of one epoch; what is left of an epoch before them is dropped."""
+        dropped = 0
+        while True:
+            start, batches = self.position, list[Collated]()
+            epoch: int | None = None
+            while len(batches) < steps:
+                taken = self._source.take(self.position, size, epoch=epoch)
+                if taken is None:
+                    break
+                epoch, self.position = taken.epoch, taken.behind
+                batches.append(taken.batch)
+            if len(batches) == steps or not batches:
+                return batches
+            self.position = msgspec.structs.replace(self.position, consumed=start.consumed)
+            dropped += 1
+            if dropped > 2:  # one for the rest of this epoch, one for a whole epoch
+                raise GradaccError(
+                    f"accumulation.tail = drop leaves nothing to train on: an epoch has fewer than N = {steps}"
+                    f" micro-batches of {size}. Use a smaller N or micro-batch, or tail = step."
+                )
+
+    def saved_position(self) -> Position:
+        """The position for a checkpoint, with the loader's own state."""
+        return self._source.state(self.position)
+
+    def close(self) -> None:
+        """End the loader's workers."""
+        self._source.close()
+
+
+def is_iterable(dataset: Any) -> bool:  # noqa: ANN401 - any data set
+    """Whether samples can only be taken in order. Raises GradaccError for what is no data set."""
+    if isinstance(dataset, IterableDataset):
+        return True
+    if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
+        return False
+    if hasattr(dataset, "__iter__"):
+        return True
+    raise GradaccError(
+        f"The training data is {type(dataset).__name__}; it must have __len__ and __getitem__, or __iter__."
+    )
+
+
+def make_stream(
+    dataset: Any,  # noqa: ANN401 - any data set
+    collate: Collate,
+    *,
+    seed: int,
+    shuffle: bool,
+    num_workers: int,
+    epochs: int | None,
+    max_samples: int | None,
+    tail: Literal["step", "carry", "drop"],
+    device: torch.device,
+) -> Stream:
+    """Training data in the run's order. Raises GradaccError when it is none, or empty."""
+    if is_iterable(dataset):
+        source: Source = IterableSource(
+            dataset, collate, seed=seed, num_workers=num_workers, epochs=epochs, max_samples=max_samples
+        )
+    else:
+        source = MapSource(
+            dataset,
+            collate,
+            seed=seed,
+            shuffle=shuffle,
+            num_workers=num_workers,
+            epochs=epochs,
+            max_samples=max_samples,
+            pin_memory=device.type == "cuda",
+        )
+    return Stream(source, tail=tail)

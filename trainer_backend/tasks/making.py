@@ -1,0 +1,123 @@
+"""From a recipe to its task, and what the trainer needs of one."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
+
+import torch
+from torch.utils.data import default_collate
+
+from trainer_backend.engine import parameter_groups
+from trainer_backend.errors import UsageError
+from trainer_backend.protocol import Scalar
+from trainer_backend.recipe import Recipe
+from trainer_backend.tasks import Datasets, Task
+
+Warn: TypeAlias = Callable[[str, dict[str, Scalar]], None]
+"""`warn(code, values)` becomes a `Warned` in the journal."""
+CLASSES: Final[dict[str, tuple[str, str]]] = {
+    "language-model": ("trainer_backend.tasks.language_model", "LanguageModel"),
+    "causal-lm": ("trainer_backend.tasks.causal_lm", "CausalLM"),
+    "image-classification": ("trainer_backend.tasks.vision.classification", "ImageClassification"),
+    "segmentation": ("trainer_backend.tasks.vision.segmentation", "Segmentation"),
+}
+"""Where the built-in kinds live: class(task section, data section, *, what it takes of `_offered`)."""
+OPTIONAL: Final = ("collate", "weights", "split", "optimizer", "evaluate", "count", "artifacts", "export")
+
+
+def make_task(recipe: Recipe, warn: Warn) -> Task:
+    """The task of a recipe. Raises UsageError; what the user's own code raises comes as it is.
+
+    Beside what `Task` names, a task may have: `decays_all` (False leaves norms and biases out of decay),
+    `loss_unit` ("token" or "sample"), `versions` (packages to name in `RunStarted`),
+    `artifacts(model, folder)` (what an evaluation shows: kind, path, caption) and
+    `export(model, folder)` (what is left at the end for other programs).
+    """
+    kind = recipe.config.kind
+    task = importlib.import_module("trainer_backend.tasks.custom").make(recipe) if kind == "custom" else None
+    if task is None:
+        module, name = CLASSES[kind]
+        made = getattr(importlib.import_module(module), name)
+        taken = inspect.signature(made).parameters
+        options = {key: value for key, value in _offered(recipe, warn).items() if key in taken}
+        task = made(recipe.config.task, recipe.config.data, **options)
+    missing = [name for name in ("model", "datasets", "loss") if not callable(getattr(task, name, None))]
+    if missing:
+        message = (
+            f"The task {type(task).__name__} has no {' and no '.join(f'{name}()' for name in missing)}."
+            " A task has model(), datasets() and loss(model, batch)."
+        )
+        raise UsageError(message)
+    checked: Task = task
+    return checked
+
+
+def _offered(recipe: Recipe, warn: Warn) -> dict[str, Any]:
+    """What a built-in task may want to know besides its own two tables."""
+    return {
+        "folder": recipe.folder,
+        "normalization": recipe.config.accumulation.normalization,
+        "seed": recipe.config.run.seed,
+        "accumulation_steps": recipe.config.accumulation_steps,
+        "warn": warn,
+    }
+
+
+def method(task: Task, name: str) -> Any:  # noqa: ANN401 - an optional method of the user's
+    """An optional method, or None where the task has none."""
+    assert name in OPTIONAL
+    found = getattr(task, name, None)
+    return found if callable(found) else None
+
+
+def collate_of(task: Task) -> Any:  # noqa: ANN401 - the user's own
+    """The task's `collate`, else torch's default."""
+    return method(task, "collate") or default_collate
+
+
+def datasets_of(task: Task) -> Datasets:
+    """The task's data sets; a mapping or a bare data set will do. Raises UsageError."""
+    found = task.datasets()
+    if isinstance(found, Datasets):
+        return found
+    if isinstance(found, Mapping) and "train" in found:
+        return Datasets(train=found["train"], validation=found.get("validation"))
+    message = (
+        f"datasets() returned {type(found).__name__}. It must return Datasets(train=…, validation=…)"
+        " from trainer_backend.tasks."
+    )
+    raise UsageError(message)
+
+
+def model_of(task: Task) -> torch.nn.Module:
+    """The task's model. Raises UsageError when it is none."""
+    found = task.model()
+    if not isinstance(found, torch.nn.Module):
+        message = f"model() returned {type(found).__name__}. It must return a torch.nn.Module."
+        raise UsageError(message)
+    return found
+
+
+def batch_counter(task: Task) -> Any:  # noqa: ANN401 - the user's own
+    """The task's `count(batch)`, or None: samples are the first dimension."""
+    return method(task, "count")
+
+
+def groups_of(task: Task, model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Parameter groups: custom tasks decay all, built-in kinds leave norms and biases out."""
+    return parameter_groups(model, weight_decay, decay_all=getattr(task, "decays_all", True))
+
+
+__all__ = [
+    "Warn",
+    "batch_counter",
+    "collate_of",
+    "datasets_of",
+    "groups_of",
+    "make_task",
+    "method",
+    "model_of",
+]

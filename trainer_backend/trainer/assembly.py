@@ -1,0 +1,238 @@
+"""From a recipe to the live objects of a run: device, task, model, engine, data. In that order."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+import torch
+
+from trainer_backend.config import RunConfig
+from trainer_backend.data.stream import Stream, make_stream
+from trainer_backend.engine import Accumulator, make_optimizer
+from trainer_backend.engine.precision import Precision
+from trainer_backend.errors import UsageError
+from trainer_backend.protocol import (
+    AnyEvent,
+    Device,
+    Event,
+    MicroBatchMeasured,
+    PhaseEntered,
+    Warned,
+)
+from trainer_backend.recipe import Recipe
+from trainer_backend.tasks import Task
+from trainer_backend.tasks.making import (
+    batch_counter,
+    collate_of,
+    datasets_of,
+    groups_of,
+    make_task,
+    method,
+    model_of,
+)
+from trainer_backend.trainer.devices import choose_device, choose_precision, describe, settle
+from trainer_backend.trainer.evaluation import Evaluation
+from trainer_backend.trainer.schedule import Schedule, horizon_of, schedule_of
+from trainer_backend.trainer.settings import Settings, settings_of
+
+
+@dataclasses.dataclass(kw_only=True)
+class Parts:
+    """The live objects of one attempt."""
+
+    recipe: Recipe
+    task: Task
+    accumulator: Accumulator
+    stream: Stream
+    evaluation: Evaluation | None
+    schedule: Schedule
+    settings: Settings
+    rate_ratios: list[float]
+    """Each parameter group's learning rate over the recipe's (other than 1 where a task says so)."""
+    device: torch.device
+    devices: tuple[Device, ...]
+    precision: Precision
+
+    @property
+    def config(self) -> RunConfig:
+        """What was asked."""
+        return self.recipe.config
+
+    @property
+    def parameters(self) -> int:
+        """Trainable numbers in the model."""
+        model = self.accumulator.model
+        return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def assemble(
+    recipe: Recipe,
+    put: Callable[[AnyEvent], None],
+    *,
+    on_micro_batch: Callable[[MicroBatchMeasured], None],
+    on_fact: Callable[[Event], None],
+) -> Parts:
+    """Build a run. Raises UsageError and GradaccError with sentences, and what the user's code raises."""
+    config = recipe.config
+    device = choose_device(config.run.device)
+    precision = choose_precision(config.run.precision, device)
+    settle(config.run, device)
+    _seed(config.run.seed)
+
+    put(PhaseEntered(phase="reading-data"))
+    task = make_task(recipe, lambda code, values: put(Warned(code=code, values=values)))
+    datasets = datasets_of(task)
+    stream = _stream(config, task, datasets.train, device)
+    schedule = schedule_of(config, horizon_of(config, stream.samples_per_epoch))
+
+    put(PhaseEntered(phase="building-model"))
+    _seed(config.run.seed)  # the same weights, whatever the data needed
+    model = model_of(task).to(device)
+    model.train()
+    optimizer = _optimizer(config, task, model)
+    accumulator = _accumulator(config, task, model, optimizer, device, precision, on_micro_batch, on_fact)
+    if config.run.compile:
+        put(PhaseEntered(phase="compiling"))
+        model.compile()
+    settings, ratios = _rates(config, task, optimizer)
+    return Parts(
+        recipe=recipe,
+        task=task,
+        accumulator=accumulator,
+        stream=stream,
+        evaluation=_evaluation(config, task, datasets.validation, accumulator, precision),
+        schedule=schedule,
+        settings=settings,
+        rate_ratios=ratios,
+        device=device,
+        devices=(describe(device),),
+        precision=precision,
+    )
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def _stream(config: RunConfig, task: Task, dataset: Any, device: torch.device) -> Stream:  # noqa: ANN401
+    return make_stream(
+        dataset,
+        collate_of(task),
+        seed=config.run.seed,
+        shuffle=getattr(config.data, "shuffle", True),
+        num_workers=getattr(config.data, "num_workers", 0),
+        epochs=config.run.epochs,
+        max_samples=config.run.max_samples,
+        tail=config.accumulation.tail,
+        device=device,
+    )
+
+
+def _optimizer(config: RunConfig, task: Task, model: torch.nn.Module) -> torch.optim.Optimizer:
+    asked = config.optimizer
+    own = method(task, "optimizer")
+    if own is not None:
+        made = own([parameter for parameter in model.parameters() if parameter.requires_grad])
+        if not isinstance(made, torch.optim.Optimizer):
+            message = f"optimizer() returned {type(made).__name__}. It must return a torch.optim.Optimizer."
+            raise UsageError(message)
+        return made
+    return make_optimizer(
+        asked.name,
+        groups_of(task, model, asked.weight_decay),
+        learning_rate=asked.learning_rate,
+        betas=asked.betas,
+        eps=asked.eps,
+        momentum=asked.momentum,
+        nesterov=asked.nesterov,
+    )
+
+
+def _accumulator(  # noqa: PLR0913, PLR0917 - all of it is handed on
+    config: RunConfig,
+    task: Task,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    device: torch.device,
+    precision: Precision,
+    on_micro_batch: Callable[[MicroBatchMeasured], None],
+    on_fact: Callable[[Event], None],
+) -> Accumulator:
+    return Accumulator(
+        model,
+        optimizer,
+        task.loss,
+        weights=method(task, "weights"),
+        split=method(task, "split"),
+        count=batch_counter(task),
+        max_grad_norm=config.optimizer.max_grad_norm,
+        precision=precision,
+        device=device,
+        non_finite=config.accumulation.non_finite,
+        gradient_dtype=config.accumulation.gradient_dtype,
+        ema_decay=config.optimizer.ema_decay,
+        gradient_norm_every=config.run.gradient_norm_every,
+        on_micro_batch=on_micro_batch,
+        on_fact=on_fact,
+    )
+
+
+def _rates(
+    config: RunConfig, task: Task, optimizer: torch.optim.Optimizer
+) -> tuple[Settings, list[float]]:
+    """The first settings, and each group's share of the learning rate.
+
+    A task's own optimizer brings its own rate and decay; the recipe's schedule bends them.
+    """
+    settings = settings_of(config)
+    if method(task, "optimizer") is None:
+        return settings, [1.0] * len(optimizer.param_groups)
+    rates = [float(group["lr"]) for group in optimizer.param_groups]
+    peak = max(rates)
+    betas = optimizer.param_groups[0].get("betas")
+    settings = msgspec.structs.replace(
+        settings,
+        learning_rate=peak,
+        weight_decay=float(optimizer.param_groups[0].get("weight_decay", 0.0)),
+        beta2=betas[1] if betas else None,
+    )
+    return settings, [rate / peak if peak else 1.0 for rate in rates]
+
+
+def _evaluation(
+    config: RunConfig,
+    task: Task,
+    dataset: Any,  # noqa: ANN401 - any data set
+    accumulator: Accumulator,
+    precision: Precision,
+) -> Evaluation | None:
+    """None where nothing is asked for. Raises UsageError when there is nothing to measure on."""
+    if config.evaluation.every_samples is None and config.targets.validation_loss is None:
+        return None
+    if dataset is None:
+        message = (
+            "evaluation.every_samples is given, but the task has no validation data (or less than one sample)."
+            " Give it some, or leave evaluation.every_samples out."
+        )
+        raise UsageError(message)
+    return Evaluation(
+        task,
+        dataset,
+        accumulator,
+        seed=config.run.seed,
+        precision=precision,
+        max_samples=config.evaluation.max_samples,
+    )
+
+
+LossUnit = Literal["token", "sample"]
+
+
+def loss_unit_of(task: Task) -> str:
+    """What the loss's weight counts."""
+    return str(getattr(task, "loss_unit", "sample"))

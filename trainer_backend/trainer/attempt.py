@@ -1,0 +1,121 @@
+"""One attempt at a run, from its lock to its last fact. Imports torch only inside."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from trainer_backend.errors import GradaccError, UsageError
+from trainer_backend.inbox import Inbox
+from trainer_backend.journal import JournalWriter
+from trainer_backend.journal_reader import JournalReader
+from trainer_backend.protocol import (
+    PhaseEntered,
+    Record,
+    RunEnded,
+    RunFailed,
+    Warned,
+)
+from trainer_backend.recipe import Recipe, entry_sha256
+from trainer_backend.run_directory import RunDirectory
+from trainer_backend.trainer import failures
+from trainer_backend.trainer.lifecycle import Lifecycle, StopAskedError, exit_soon, say
+from trainer_backend.trainer.provenance import Commit
+from trainer_backend.trainer.replay import KINDS
+from trainer_backend.trainer.steering import Steering
+
+
+class Before(msgspec.Struct, frozen=True):
+    """What earlier attempts left in the journal."""
+
+    attempts: int
+    changes: list[Record]
+
+
+def run_attempt(run: RunDirectory, recipe: Recipe, *, replay: bool = True) -> int:
+    """Train in a run directory to the end, a stop or a failure; gives the exit code.
+
+    Raises RunDirectoryError when another trainer is there, or the journal cannot be written.
+    """
+    started_at = _started_at()
+    with run.locked():
+        before = _before(run)
+        life = Lifecycle()
+        life.steering = Steering(
+            Inbox(run.inbox_path), life.put, started_at=started_at, on_stop=life.stop_asked
+        )
+        life.writer = JournalWriter(run.journal_path, attempt=before.attempts + 1, on_tick=life.steering.tick)
+        with life.signals():
+            ended, code = _lived(run, recipe, life, before, replay=replay)
+            life.end(ended)
+        exit_soon(code)
+        say(_last_words(run, ended))
+        return code
+
+
+def _started_at() -> float:
+    """When this process began: what was asked for before was meant for an earlier attempt."""
+    import psutil  # noqa: PLC0415 - 20 ms, and only here
+
+    return min(time.time(), psutil.Process().create_time())
+
+
+def _before(run: RunDirectory) -> Before:
+    """Read what earlier attempts recorded. Raises RunDirectoryError when the journal is damaged."""
+    if not run.journal_path.exists():
+        return Before(0, [])
+    reader = JournalReader(run.journal_path)
+    try:
+        attempts = reader.select("SELECT coalesce(max(attempt), 0) FROM facts")[0][0]
+        return Before(int(attempts), reader.facts(*KINDS) if attempts else [])
+    finally:
+        reader.close()
+
+
+def _lived(
+    run: RunDirectory, recipe: Recipe, life: Lifecycle, before: Before, *, replay: bool
+) -> tuple[RunEnded, int]:
+    """Train; gives the attempt's last fact and the exit code."""
+    try:
+        life.loading = True
+        return _train(run, recipe, life, before, replay=replay), 0
+    except StopAskedError:
+        return life.stopped(), 0
+    except UsageError as error:
+        return _failed(error, life), error.exit_code
+    except BaseException as error:  # noqa: BLE001 - whatever ended the run is its last fact
+        return _failed(error, life), 1
+    finally:
+        life.loading = False
+
+
+def _failed(error: BaseException, life: Lifecycle) -> RunFailed:
+    fact = failures.run_failed(error, step=life.progress.step, samples_seen=life.progress.samples_seen)
+    if not isinstance(error, GradaccError):
+        failures.print_whole(error)
+    return fact
+
+
+def _train(run: RunDirectory, recipe: Recipe, life: Lifecycle, before: Before, *, replay: bool) -> RunEnded:
+    life.put(PhaseEntered(phase="importing-torch"))
+    commit = Commit(recipe.folder)
+    if before.attempts and recipe.source.entry_sha256 not in ("", entry_sha256(recipe)):
+        entry = getattr(recipe.config.task, "entry", "")
+        life.put(Warned(code="source-changed", values={"entry": entry}))
+
+    from trainer_backend.trainer.training import Training  # noqa: PLC0415 - torch, seconds
+
+    training = Training(run, recipe, life)
+    try:
+        training.assemble()
+        training.take_up(before.changes, attempts=before.attempts, replay=replay)
+        return training.run(commit)
+    finally:
+        training.close()
+
+
+def _last_words(run: RunDirectory, ended: RunEnded) -> str:
+    kind = type(ended).__name__.removeprefix("Run").lower()
+    return f"{run.id}: {kind} after step {ended.step} ({ended.samples_seen} samples): {ended.reason}"
+

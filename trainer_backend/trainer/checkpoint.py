@@ -1,0 +1,210 @@
+"""Checkpoints as files: safetensors and JSON, checked by sha256, never half there, never pickled.
+
+    checkpoints/step-000000120/   model.safetensors  training.safetensors  state.json  checksums.json
+
+Written beside under a name that starts with a dot, each file synced, then the folder renamed and its
+parent synced. What lies there complete and unaltered can be loaded; anything else is a sentence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from trainer_backend.errors import GradaccError
+from trainer_backend.run_directory import make_private
+
+FORMAT: Final = 1
+MODEL: Final = "model.safetensors"
+TRAINING: Final = "training.safetensors"
+STATE: Final = "state.json"
+CHECKSUMS: Final = "checksums.json"
+_NAME: Final = re.compile(r"^step-(\d{9,})$")
+_SUPERSEDED: Final = re.compile(r"^step-\d{9,}\.superseded(-\d+)?$")
+_PICKLES: Final = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"PK\x03\x04")
+"""How files of `pickle` and of `torch.save` start."""
+
+
+class CheckpointError(GradaccError):
+    """A checkpoint cannot be used: it is truncated, altered, of another kind, or does not fit."""
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """A checkpoint's content."""
+
+    model: dict[str, torch.Tensor]
+    training: dict[str, torch.Tensor]
+    """Optimizer, engine and generators."""
+    state: dict[str, Any]
+    """Everything that JSON can hold."""
+
+
+def write(folder: Path, step: int, saved: Saved) -> tuple[Path, int]:
+    """Write a checkpoint of `step`; gives its folder and its size in bytes. Raises CheckpointError."""
+    target = folder / f"step-{step:09d}"
+    beside = folder / f".{target.name}.part"
+    try:
+        make_private(folder)
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(mode=0o700)
+        aliases = _write_tensors(saved.model, beside / MODEL)
+        _write_tensors(saved.training, beside / TRAINING)
+        state = saved.state | {"format": FORMAT, "aliases": aliases}
+        (beside / STATE).write_text(json.dumps(state), encoding="utf-8")
+        sums = {name: _sha256(beside / name) for name in (MODEL, TRAINING, STATE)}
+        (beside / CHECKSUMS).write_text(json.dumps(sums), encoding="utf-8")
+        for path in beside.iterdir():
+            path.chmod(0o600)
+            _sync(path)
+        _sync(beside)
+        size_bytes = sum(path.stat().st_size for path in beside.iterdir())
+        aside = folder / f".{target.name}.old.part"
+        if target.exists():  # saved again at the same border
+            shutil.rmtree(aside, ignore_errors=True)
+            target.rename(aside)
+        beside.rename(target)
+        _sync(folder)
+        shutil.rmtree(aside, ignore_errors=True)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        message = f"The checkpoint of step {step} could not be written to {folder}: {error}. Is the disk full?"
+        raise CheckpointError(message) from error
+    return target, size_bytes
+
+
+def _write_tensors(tensors: dict[str, torch.Tensor], path: Path) -> dict[str, str]:
+    """Write each tensor once; gives the names that share another's memory (a tied head)."""
+    first: dict[tuple[int, int, torch.Size, tuple[int, ...]], str] = {}
+    aliases: dict[str, str] = {}
+    distinct: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        place = (tensor.data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride())
+        if tensor.numel() and place in first:
+            aliases[name] = first[place]
+            continue
+        first[place] = name
+        plain = tensor.detach().contiguous()
+        shares = plain.untyped_storage().nbytes() != plain.numel() * plain.element_size()
+        distinct[name] = plain.clone() if shares else plain  # a view would bring all it looks into
+    save_file(distinct, path, metadata={"format": "pt"})
+    return aliases
+
+
+def _sync(path: Path) -> None:
+    """Bring a file, or a folder's names, to the disk; folders cannot be opened on Windows."""
+    if os.name == "nt" and path.is_dir():
+        return
+    handle = os.open(path, os.O_RDONLY if os.name != "nt" else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# ------------------------------------------------------------------------------------ reading
+
+
+def found(folder: Path) -> dict[int, Path]:
+    """The checkpoints that lie in `folder`, by step, the newest last; none is opened."""
+    try:
+        names = [(match, entry) for entry in os.scandir(folder) if (match := _NAME.match(entry.name))]
+    except OSError:
+        return {}
+    return dict(sorted((int(match[1]), Path(entry.path)) for match, entry in names))
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """A checkpoint's plain values. Raises CheckpointError."""
+    try:
+        state: dict[str, Any] = json.loads((path / STATE).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        message = f"The checkpoint {path.name} has no readable {STATE}: it is truncated or half copied."
+        raise CheckpointError(message) from error
+    if state.get("format") != FORMAT:
+        message = f"The checkpoint {path.name} is of format {state.get('format')}; this gradacc reads {FORMAT}."
+        raise CheckpointError(message)
+    return state
+
+
+def read(path: Path) -> Saved:
+    """Load a checkpoint, on the CPU, after comparing its checksums. Raises CheckpointError."""
+    _compare(path)
+    state = read_state(path)
+    model = _load(path / MODEL)
+    for name, same_as in state["aliases"].items():
+        model[name] = model[same_as]
+    return Saved(model, _load(path / TRAINING), state)
+
+
+def _compare(path: Path) -> None:
+    try:
+        sums = json.loads((path / CHECKSUMS).read_text("utf-8"))
+        names = sorted(sums)
+    except (OSError, ValueError, TypeError) as error:
+        message = f"The checkpoint {path.name} has no readable {CHECKSUMS}: it is truncated or half copied."
+        raise CheckpointError(message) from error
+    if names != sorted((MODEL, TRAINING, STATE)):
+        message = f"The checkpoint {path.name} names other files than {MODEL}, {TRAINING} and {STATE}."
+        raise CheckpointError(message)
+    for name in names:
+        try:
+            found_sum = _sha256(path / name)
+        except OSError as error:
+            message = f"The checkpoint {path.name} lacks {name}: it is truncated or half copied."
+            raise CheckpointError(message) from error
+        if found_sum != sums[name]:
+            message = f"The checkpoint {path.name} was altered or truncated: {name} is not what was saved."
+            raise CheckpointError(message)
+
+
+def _load(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        with path.open("rb") as file:
+            start = file.read(4)
+        if start.startswith(_PICKLES):
+            message = (
+                f"{path.parent.name}/{path.name} was made by pickle or torch.save. Loading it could run code"
+                " that it brings, so it is not opened; only safetensors are."
+            )
+            raise CheckpointError(message)
+        tensors: dict[str, torch.Tensor] = load_file(path)
+    except (OSError, SafetensorError) as error:
+        message = f"{path.parent.name}/{path.name} is no safetensors file: {error}."
+        raise CheckpointError(message) from error
+    return tensors
+
+
+# ------------------------------------------------------------------------------- keeping house
+
+
+def keep_newest(folder: Path, keep: int) -> None:
+    """Remove all but the newest `keep`, what a roll-back left behind, and what was never finished."""
+    for path in list(found(folder).values())[:-keep]:
+        shutil.rmtree(path, ignore_errors=True)
+    for entry in os.scandir(folder):
+        if _SUPERSEDED.match(entry.name) or (entry.name.startswith(".step-") and entry.name.endswith(".part")):
+            shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def supersede_after(folder: Path, step: int) -> None:
+    """Set checkpoints after `step` aside, so that no resume takes them; the next save removes them."""
+    for later, path in found(folder).items():
+        if later > step:
+            aside = path.with_name(f"{path.name}.superseded")
+            shutil.rmtree(aside, ignore_errors=True)
+            path.rename(aside)

@@ -1,0 +1,149 @@
+"""Validation: sums and weights over (part of) the held-out data, with the averaged weights where there
+are some. It draws from generators of its own, so training goes on as if it had not been."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from itertools import islice
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from trainer_backend.data.randomness import mixed, seed_all
+from trainer_backend.data.reading import Collate, MapReader
+from trainer_backend.data.order import Cut
+from trainer_backend.data.stream import is_iterable
+from trainer_backend.engine import Accumulator
+from trainer_backend.engine.batches import to_device
+from trainer_backend.engine.memory import free, is_out_of_memory
+from trainer_backend.engine.precision import Precision, autocast
+from trainer_backend.engine.snapshot import Snapshot
+from trainer_backend.engine.terms import read_terms
+from trainer_backend.protocol import EvaluationMeasured
+from trainer_backend.tasks import Task
+from trainer_backend.tasks.making import batch_counter, collate_of, method
+
+_EVALUATION = 3
+"""Told apart from other uses of the run's seed."""
+
+
+class Evaluation:
+    """The held-out data of one run, and how it is measured."""
+
+    def __init__(
+        self,
+        task: Task,
+        dataset: Any,  # noqa: ANN401 - any data set
+        accumulator: Accumulator,
+        *,
+        seed: int,
+        precision: Precision,
+        max_samples: int | None,
+    ) -> None:
+        self._task = task
+        self._dataset = dataset
+        self._accumulator = accumulator
+        self._collate: Collate = collate_of(task)
+        self._count = batch_counter(task)
+        self._metrics = method(task, "evaluate")
+        self._seed = mixed(seed, _EVALUATION)
+        self._precision = precision
+        self._max_samples = max_samples
+        self._size: int | None = None
+
+    def measure(self, size: int, *, between: Callable[[], None]) -> EvaluationMeasured:
+        """One pass in batches of `size`, smaller where memory runs out. `between` may raise to end it."""
+        started = perf_counter()
+        size = size if self._size is None else min(size, self._size)
+        while True:
+            try:
+                sums, samples = self._pass(size, between)
+                break
+            except (RuntimeError, MemoryError) as error:
+                if size == 1 or not is_out_of_memory(error):
+                    raise
+            free(self._accumulator.device)
+            size //= 2
+            self._size = size
+        means = {name: total / weight if weight else math.nan for name, (total, weight) in sums.losses.items()}
+        metrics = {name: total / weight for name, (total, weight) in sums.metrics.items() if weight}
+        if len(means) > 1:
+            metrics |= means
+        accumulator = self._accumulator
+        return EvaluationMeasured(
+            step=accumulator.step,
+            samples_seen=accumulator.samples_seen,
+            tokens_seen=accumulator.tokens_seen,
+            loss=sum(means.values()) if samples and means else None,
+            metrics=metrics,
+            samples=samples,
+            duration_s=perf_counter() - started,
+        )
+
+    def _pass(self, size: int, between: Callable[[], None]) -> tuple[_Sums, int]:
+        accumulator, sums, seen = self._accumulator, _Sums(), 0
+        forward = autocast(self._precision, accumulator.device)
+        with undisturbed(accumulator.model, accumulator.device), accumulator.averaged(), torch.no_grad():
+            accumulator.model.eval()
+            for batch, samples in self._batches(size):
+                between()
+                on_device = to_device(batch, accumulator.device)
+                with forward or nullcontext():
+                    sums.add(sums.losses, read_terms(self._task.loss(accumulator.model, on_device)))
+                    if self._metrics is not None:
+                        sums.add_metrics(self._metrics(accumulator.model, on_device))
+                seen += samples
+        return sums, seen
+
+    def _batches(self, size: int) -> Iterator[tuple[Any, int]]:
+        """Collated batches in the data's own order, the same ones each time."""
+        if is_iterable(self._dataset):
+            seed_all(self._seed)
+            samples = iter(islice(iter(self._dataset), self._max_samples))
+            while chunk := list(islice(samples, size)):
+                yield self._collate(chunk), len(chunk)
+            return
+        length = len(self._dataset)
+        length = length if self._max_samples is None else min(length, self._max_samples)
+        reader = MapReader(self._dataset, self._collate, seed=self._seed)
+        for start in range(0, length, size):
+            stop = min(start + size, length)
+            yield reader[Cut(0, start, stop), list(range(start, stop))][0], stop - start
+
+
+class _Sums:
+    """Totals and weights by name."""
+
+    def __init__(self) -> None:
+        self.losses: dict[str, tuple[float, float]] = {}
+        self.metrics: dict[str, tuple[float, float]] = {}
+
+    def add(self, into: dict[str, tuple[float, float]], terms: Any) -> None:  # noqa: ANN401 - terms
+        """Some terms of one batch."""
+        for term in terms:
+            total, weight = into.get(term.name, (0.0, 0.0))
+            into[term.name] = (total + float(term.total), weight + float(term.weight))
+
+    def add_metrics(self, found: Any) -> None:  # noqa: ANN401 - the user's own
+        """What `evaluate` returned: terms, or a mapping of names to them."""
+        terms = found.items() if hasattr(found, "items") else ((term.name, term) for term in found)
+        for name, term in terms:
+            total, weight = self.metrics.get(name, (0.0, 0.0))
+            self.metrics[name] = (total + float(term.total), weight + float(term.weight))
+
+
+@contextmanager
+def undisturbed(model: torch.nn.Module, device: torch.device) -> Iterator[None]:
+    """Afterwards the generators, buffers and training modes of all modules are what they were."""
+    modes = [(module, module.training) for module in model.modules()]
+    before = Snapshot(model, device)
+    before.take()
+    try:
+        yield
+    finally:
+        before.restore()
+        for module, training in modes:
+            module.training = training

@@ -1,0 +1,163 @@
+"""An attempt's outer life: the journal's threads before torch, signals, stops during loading, one end. No torch.
+
+Exactly one of RunFinished, RunStopped and RunFailed ends an attempt; a process that dies without one
+leaves a run that is found unlocked, and is shown as interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final, Protocol
+
+from trainer_backend.journal import JournalWriter
+from trainer_backend.protocol import AnyEvent, RunEnded, RunStopped
+from trainer_backend.trainer.steering import Steering, StopReason
+
+LAST_RESORT_S: Final = 10.0
+"""How long a stop waits for code that does not return: a user's loader, a driver."""
+EXIT_S: Final = 10.0
+"""How long the interpreter may take to end once the run has: a user's thread may hold it."""
+
+
+class Progress(Protocol):
+    """Where the run stands; the engine, once there is one."""
+
+    step: int
+    samples_seen: int
+
+
+class StopAskedError(BaseException):
+    """Raised in the training thread while it loads, so that a stop need not wait for it."""
+
+
+class _Nowhere:
+    step = 0
+    samples_seen = 0
+
+
+class Lifecycle:
+    """The end of an attempt: asked for by command or signal, told once."""
+
+    def __init__(self) -> None:
+        self.progress: Progress = _Nowhere()
+        self.loading = False
+        """Whether a stop may interrupt the training thread anywhere."""
+        self.steering: Steering | None = None
+        self.writer: JournalWriter | None = None
+        self._ended = threading.Lock()
+        self._waking = False
+
+    def put(self, event: AnyEvent) -> None:
+        """Queue an event for the journal."""
+        assert self.writer is not None
+        self.writer.put(event)
+
+    def end(self, fact: RunEnded) -> None:
+        """Write the attempt's last fact, and close the journal. Only the first call does."""
+        assert self.writer is not None
+        if not self._ended.acquire(blocking=False):
+            threading.Event().wait()  # the last resort is ending the process this very moment
+        if self.steering is not None:
+            self.steering.end()
+        self.writer.put(fact)
+        self.writer.close()
+
+    # ------------------------------------------------------------------------------- stops
+
+    def stop_asked(self, reason: StopReason) -> None:
+        """By a command, in the journal's thread: wake the training thread, and wait for it only so long."""
+        if self.loading:
+            self._wake()
+        if reason == "stop-now" or self.loading:
+            timer = threading.Timer(LAST_RESORT_S, self._last_resort, (reason,))
+            timer.name = "gradacc-last-resort"
+            timer.daemon = True
+            timer.start()
+
+    def _wake(self) -> None:
+        self._waking = True
+        main = threading.main_thread().ident
+        if hasattr(signal, "pthread_kill") and main is not None:
+            signal.pthread_kill(main, signal.SIGINT)  # also ends a system call that waits
+        else:
+            import _thread  # noqa: PLC0415 - Windows only
+
+            _thread.interrupt_main(signal.SIGINT)
+
+    def _last_resort(self, reason: StopReason) -> None:
+        """The training thread does not come back: say so, and end the process as it is."""
+        if not self._ended.acquire(blocking=False):
+            return
+        assert self.writer is not None
+        where = self.progress
+        self.writer.put(RunStopped(step=where.step, samples_seen=where.samples_seen, reason=reason))
+        self.writer.close()
+        flush_streams()
+        os._exit(0)
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """Inside, SIGINT and SIGTERM ask for a clean stop; a second one for a stop now."""
+        kinds = (signal.SIGINT, signal.SIGTERM)
+        before = [signal.signal(kind, self._signalled) for kind in kinds]
+        if hasattr(signal, "SIGHUP"):  # a terminal that closes is no reason to stop
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            yield
+        finally:
+            for kind, handler in zip(kinds, before, strict=True):
+                signal.signal(kind, handler)
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        assert self.steering is not None
+        if self._waking:
+            self._waking = False
+        else:
+            self.steering.stop("stop-now" if self.steering.stopping else "signal")
+        if self.loading:
+            raise StopAskedError
+
+    def stopped(self) -> RunStopped:
+        """The last fact of an attempt that was stopped while it was loading."""
+        reason = self.steering.stopping if self.steering is not None else ""
+        where = self.progress
+        return RunStopped(step=where.step, samples_seen=where.samples_seen, reason=reason or "signal")
+
+
+def exit_soon(code: int) -> None:
+    """End the process in a few seconds even if somebody's thread or `atexit` would hold it."""
+
+    def leave() -> None:
+        flush_streams()
+        os._exit(code)
+
+    timer = threading.Timer(EXIT_S, leave)
+    timer.name = "gradacc-exit"
+    timer.daemon = True
+    timer.start()
+
+
+def flush_streams() -> None:
+    """What was printed comes out; a closed pipe is nobody's concern."""
+    for stream in (sys.stdout, sys.stderr):
+        quietly(stream.flush)
+
+
+def quietly(call: Callable[[], object]) -> None:
+    """Do something with a stream that may be closed."""
+    try:
+        call()
+    except (OSError, ValueError):
+        return
+
+
+def say(text: str) -> None:
+    """A line on standard output; a reader that has gone does not end the run."""
+    quietly(lambda: print(text, flush=True))

@@ -1,0 +1,122 @@
+"""What of a run is in a checkpoint: taken out of the live objects, and put back into them."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+import msgspec
+import torch
+
+from trainer_backend.data.order import Position
+from trainer_backend.engine import Accumulator, load_optimizer_state, optimizer_state
+from trainer_backend.trainer.checkpoint import CheckpointError, Saved
+from trainer_backend.trainer.settings import Settings
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """Where a run stands besides its tensors."""
+
+    settings: Settings
+    position: Position
+    horizon_samples: int | None
+    recipe: dict[str, Any]
+    """The settings that the recipe gave when the checkpoint was saved, by key."""
+
+
+def take_out(accumulator: Accumulator, standing: Standing) -> Saved:
+    """Everything that the next window depends on."""
+    tensors, engine = accumulator.state_dict()
+    optimizer_tensors, optimizer = optimizer_state(accumulator.optimizer)
+    training = {f"engine.{name}": tensor for name, tensor in tensors.items()}
+    training |= {f"optimizer.{name}": tensor for name, tensor in optimizer_tensors.items()}
+    training |= _generators(accumulator.device)
+    state = {
+        "step": accumulator.step,
+        "samples_seen": accumulator.samples_seen,
+        "tokens_seen": accumulator.tokens_seen,
+        "engine": engine,
+        "optimizer": optimizer,
+        "standing": msgspec.to_builtins(standing),
+        "python_random": random.getstate(),
+        "numpy_random": _numpy_state(),
+        "torch": torch.__version__,
+    }
+    return Saved(_model_state(accumulator.model), training, state)
+
+
+def _model_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+
+
+def put_back(accumulator: Accumulator, saved: Saved) -> Standing:
+    """Make the run stand where `saved` was taken. Raises CheckpointError; nothing is changed then
+    that a later `put_back` of a good checkpoint does not set."""
+    _check_fit(accumulator.model, saved.model)
+    accumulator.model.load_state_dict(saved.model)
+    parts: dict[str, dict[str, torch.Tensor]] = {"engine": {}, "optimizer": {}, "generator": {}}
+    for name, tensor in saved.training.items():
+        kind, _, rest = name.partition(".")
+        parts.setdefault(kind, {})[rest] = tensor
+    state = saved.state
+    try:
+        load_optimizer_state(accumulator.optimizer, parts["optimizer"], state["optimizer"])
+        accumulator.load_state_dict(parts["engine"], state["engine"])
+        _restore_generators(parts["generator"], state, accumulator.device)
+        return msgspec.convert(state["standing"], Standing)
+    except (KeyError, TypeError, ValueError, RuntimeError, msgspec.ValidationError) as error:
+        message = f"The checkpoint of step {state.get('step')} does not fit this run: {error}."
+        raise CheckpointError(message) from error
+
+
+def _check_fit(model: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> None:
+    """Name the first parameter that does not fit. Raises CheckpointError."""
+    own = _model_state(model)
+    for name in [*own, *tensors]:
+        if name not in tensors:
+            message = f"The checkpoint does not fit the recipe: it has no {name}, which the model has."
+        elif name not in own:
+            message = f"The checkpoint does not fit the recipe: it has {name}, which the model has not."
+        elif own[name].shape != tensors[name].shape:
+            message = (
+                f"The checkpoint does not fit the recipe: {name} has shape {tuple(tensors[name].shape)} there"
+                f" and {tuple(own[name].shape)} in the model."
+            )
+        else:
+            continue
+        raise CheckpointError(message + " Resume with the recipe that the run was started with.")
+
+
+def _generators(device: torch.device) -> dict[str, torch.Tensor]:
+    states = {"generator.cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["generator.cuda"] = torch.cuda.get_rng_state(device)
+    elif device.type == "mps":
+        states["generator.mps"] = torch.mps.get_rng_state()
+    return states
+
+
+def _restore_generators(
+    states: dict[str, torch.Tensor], plain: dict[str, Any], device: torch.device
+) -> None:
+    torch.set_rng_state(states["cpu"])
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)
+    elif device.type == "mps" and "mps" in states:
+        torch.mps.set_rng_state(states["mps"])
+    version, numbers, gauss = plain["python_random"]
+    random.setstate((version, tuple(numbers), gauss))
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and plain["numpy_random"] is not None:
+        name, keys, position, has_gauss, cached = plain["numpy_random"]
+        keys_array = numpy.array(keys, dtype=numpy.uint32)
+        numpy.random.set_state((name, keys_array, position, has_gauss, cached))
+
+
+def _numpy_state() -> list[Any] | None:
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return None
+    name, keys, position, has_gauss, cached = numpy.random.get_state()
+    return [name, keys.tolist(), int(position), int(has_gauss), float(cached)]

@@ -1,0 +1,290 @@
+"""The inbox's other end: what is asked of a live run is answered at once and taken at a window's border.
+
+`tick` runs in the journal's writer thread, `take` and `start_window` in the training thread. One lock
+guards the border, so `CommandAccepted.applies_at_step` is the window that the command really opens.
+
+Codes of refusal: superseded, stale, malformed (reason), run-is-ending, out-of-range (key, value, message),
+not-divisible (effective_batch, size, below, above), no-beta2, no-ema, already-paused, not-paused,
+no-checkpoint (step), rolling-back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final, Literal, TypeAlias, assert_never
+
+import msgspec
+
+from trainer_backend.config import AccumulationSection, OptimizerSection
+from trainer_backend.config_check import check_value, fields
+from trainer_backend.inbox import Inbox, Malformed
+from trainer_backend.protocol import (
+    AnyCommand,
+    AnyEvent,
+    CommandAccepted,
+    CommandRefused,
+    Pause,
+    Resume,
+    RollBack,
+    SaveCheckpoint,
+    Scalar,
+    SetAccumulation,
+    SetLearningRate,
+    SetMaxGradNorm,
+    SetMicroBatchSize,
+    Stop,
+)
+from trainer_backend.trainer.settings import Settings, divisible_sizes
+
+StopReason: TypeAlias = Literal["", "stop", "stop-now", "signal"]
+
+SECTIONS: Final = {"accumulation": fields(AccumulationSection), "optimizer": fields(OptimizerSection)}
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """A command that was accepted, with what it was found to mean."""
+
+    command: AnyCommand
+    accumulation_steps: int | None = None
+    """N that follows a new micro-batch size; None leaves N."""
+
+
+class _Refusal(Exception):  # noqa: N818 - an answer, no error
+    def __init__(self, code: str, **values: Scalar) -> None:
+        super().__init__(code)
+        self.code = code
+        self.values = values
+
+
+class Steering:
+    """Commands of one attempt, from the inbox to the border.
+
+    `started_at`: seconds since the epoch; commands asked for before it are stale.
+    `checkpoints()` gives the steps that can be gone back to. `on_stop` is called, in the writer's
+    thread, when a stop is asked for.
+    """
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        put: Callable[[AnyEvent], None],
+        *,
+        started_at: float,
+        checkpoints: Callable[[], list[int]] = list,
+        on_stop: Callable[[StopReason], None] = lambda reason: None,
+    ) -> None:
+        self._inbox = inbox
+        self._put = put
+        self._started_at = started_at
+        self.checkpoints = checkpoints
+        self._on_stop = on_stop
+        self._border = threading.Condition()
+        self._pending: dict[str, Pending] = {}
+        self._settings: Settings | None = None
+        self._next_step = 1
+        self._ending = False
+        self._stopping: StopReason = ""
+        self.paused = False
+
+    @property
+    def stopping(self) -> StopReason:
+        """Whether, and how urgently, the run was asked to end."""
+        return self._stopping
+
+    # ------------------------------------------------------------- the training thread's side
+
+    def begin(self, step: int, settings: Settings) -> None:
+        """Loading is over: from now on every command is taken; `step` is the first window."""
+        with self._border:
+            self._next_step = step
+            self._settings = settings
+
+    def start_window(self, step: int, settings: Settings) -> bool:
+        """Open window `step`; False while commands wait or the run is paused or asked to stop."""
+        with self._border:
+            if self._pending or self.paused or self._stopping:
+                return False
+            self._settings = settings
+            self._next_step = step + 1
+            return True
+
+    def take(self, step: int, settings: Settings) -> list[Pending]:
+        """The commands to obey before window `step`, oldest first; waits for one while paused."""
+        with self._border:
+            self._settings = settings
+            self._next_step = step
+            while self.paused and not self._pending and not self._stopping:
+                self._border.wait()
+            taken = list(self._pending.values())
+            self._pending.clear()
+            return taken
+
+    def set_paused(self, *, paused: bool) -> None:
+        """The loop has obeyed a pause or a resume."""
+        with self._border:
+            self.paused = paused
+
+    def end(self) -> None:
+        """No window will come: what waits, and what still comes, is refused."""
+        with self._border:
+            self._ending = True
+            for pending in self._pending.values():
+                self._refuse(pending.command.id, "run-is-ending")
+            self._pending.clear()
+
+    def stop(self, reason: StopReason) -> None:
+        """Ask for the end from inside: a signal. Safe in a signal's handler: takes no lock."""
+        if self._stopping != "stop-now":
+            self._stopping = reason
+
+    # --------------------------------------------------------------- the writer thread's side
+
+    def tick(self) -> None:
+        """Look into the inbox and answer what is there."""
+        commands = self._inbox.poll()
+        if not commands and not self._stopping:
+            return
+        with self._border:
+            for command in commands:
+                if self._answered(command):
+                    self._inbox.remove(command.id)
+            self._border.notify_all()
+
+    def _answered(self, command: AnyCommand | Malformed) -> bool:
+        """Answer one command; False leaves it in the inbox, while the run is loading."""
+        if isinstance(command, Malformed):
+            self._refuse(command.id, "malformed", reason=command.reason)
+        elif command.asked_at < self._started_at:
+            self._refuse(command.id, "stale")
+        elif isinstance(command, Stop):
+            self._take_stop(command)
+        elif self._ending or self._stopping:
+            self._refuse(command.id, "run-is-ending")
+        elif self._settings is None:
+            return False
+        else:
+            self._take(command, self._settings)
+        return True
+
+    def _take_stop(self, command: Stop) -> None:
+        if self._ending or (self._stopping and not command.now) or self._stopping == "stop-now":
+            self._refuse(command.id, "run-is-ending")
+            return
+        self._put(CommandAccepted(command_id=command.id, applies_at_step=self._next_step))
+        self._stopping = "stop-now" if command.now else "stop"
+        self._on_stop(self._stopping)
+
+    def _take(self, command: AnyCommand, settings: Settings) -> None:
+        try:
+            pending = self._checked(command, settings)
+        except _Refusal as refusal:
+            self._refuse(command.id, refusal.code, **refusal.values)
+            return
+        slot = _slot(command)
+        overtaken = list(self._pending) if isinstance(command, RollBack) else [slot]
+        for name in overtaken:
+            if (earlier := self._pending.pop(name, None)) is not None:
+                self._refuse(earlier.command.id, "superseded")
+        self._pending[slot] = pending
+        self._put(CommandAccepted(command_id=command.id, applies_at_step=self._next_step))
+
+    def _checked(self, command: AnyCommand, settings: Settings) -> Pending:
+        """What a command means now. Raises _Refusal."""
+        if "roll-back" in self._pending and not isinstance(command, RollBack):
+            raise _Refusal("rolling-back")
+        projected = self._projected(settings)
+        match command:
+            case SetAccumulation():
+                _check("accumulation.gradient_accumulation_steps", command.steps)
+                if command.scale_beta2 and settings.beta2 is None:
+                    raise _Refusal("no-beta2")
+                if command.scale_ema and settings.ema_decay is None:
+                    raise _Refusal("no-ema")
+            case SetMicroBatchSize():
+                _check("accumulation.micro_batch_size", command.size)
+                if command.keep_effective_batch:
+                    return Pending(command, _steps_that_keep(projected.effective_batch, command.size))
+            case SetLearningRate():
+                _check("optimizer.learning_rate", command.value)
+            case SetMaxGradNorm():
+                _check("optimizer.max_grad_norm", command.value)
+            case Pause() | Resume():
+                self._check_pause(command)
+            case RollBack():
+                steps = self.checkpoints()
+                if not steps or (command.step is not None and command.step not in steps):
+                    raise _Refusal("no-checkpoint", step=command.step)
+            case SaveCheckpoint() | Stop():
+                pass
+            case _:
+                assert_never(command)
+        return Pending(command)
+
+    def _projected(self, settings: Settings) -> Settings:
+        """The settings once the commands that wait have been obeyed."""
+        for pending in self._pending.values():
+            settings = with_pending(settings, pending)
+        return settings
+
+    def _check_pause(self, command: Pause | Resume) -> None:
+        waits = self._pending.get("pause")
+        will_pause = isinstance(waits.command, Pause) if waits is not None else self.paused
+        if isinstance(command, Pause) and will_pause:
+            raise _Refusal("already-paused")
+        if isinstance(command, Resume) and not will_pause:
+            raise _Refusal("not-paused")
+
+    def _refuse(self, command_id: str, code: str, **values: Scalar) -> None:
+        self._put(CommandRefused(command_id=command_id, code=code, values=values))
+
+
+def with_pending(settings: Settings, pending: Pending) -> Settings:
+    """Micro-batch size and N once `pending` is obeyed (without companions)."""
+    match pending.command:
+        case SetAccumulation(steps=steps):
+            return msgspec.structs.replace(settings, accumulation_steps=steps)
+        case SetMicroBatchSize(size=size):
+            steps = pending.accumulation_steps or settings.accumulation_steps
+            return msgspec.structs.replace(settings, micro_batch_size=size, accumulation_steps=steps)
+        case _:
+            return settings
+
+
+def _slot(command: AnyCommand) -> str:
+    """Commands of one slot overtake each other."""
+    match command:
+        case SetAccumulation():
+            return "accumulation"
+        case SetMicroBatchSize():
+            return "micro-batch"
+        case SetLearningRate():
+            return "learning-rate"
+        case SetMaxGradNorm():
+            return "max-grad-norm"
+        case Pause() | Resume():
+            return "pause"
+        case SaveCheckpoint():
+            return f"checkpoint {command.id}"  # two saves at one border are one file and two answers
+        case RollBack():
+            return "roll-back"
+        case Stop():
+            return "stop"
+        case _:
+            assert_never(command)
+
+
+def _check(path: str, value: Scalar) -> None:
+    """Hold a value to the recipe's own bounds. Raises _Refusal."""
+    section, _, name = path.partition(".")
+    problem = check_value(path, value, SECTIONS[section][name])
+    if problem is not None:
+        raise _Refusal("out-of-range", key=path, value=value, message=problem.message)
+
+
+def _steps_that_keep(effective_batch: int, size: int) -> int:
+    """N that keeps the effective batch at this micro-batch size. Raises _Refusal."""
+    if effective_batch % size:
+        below, above = divisible_sizes(effective_batch, size)
+        raise _Refusal("not-divisible", effective_batch=effective_batch, size=size, below=below, above=above)
+    return effective_batch // size

@@ -1,0 +1,170 @@
+"""The torch side of an attempt: assemble, take up where the run stood, say so, train."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+
+import torch
+
+from trainer_backend.protocol import (
+    Device,
+    Event,
+    MicroBatchMeasured,
+    PhaseEntered,
+    Record,
+    RunEnded,
+    RunFinished,
+    RunStarted,
+    Warned,
+)
+from trainer_backend.readings import Sampler, TorchMemory
+from trainer_backend.recipe import Recipe
+from trainer_backend.run_directory import RunDirectory
+from trainer_backend.trainer.assembly import Parts, assemble, loss_unit_of
+from trainer_backend.trainer.checkpoints import Checkpoints, recipe_changes
+from trainer_backend.trainer.lifecycle import Lifecycle
+from trainer_backend.trainer.loop import Loop, StopNow
+from trainer_backend.trainer.provenance import Commit, versions
+from trainer_backend.trainer.replay import DECLINED, Change, Replay, recorded_changes
+from trainer_backend.trainer.settings import differences
+from trainer_backend.trainer.targets import judge
+
+
+class Training:
+    """Holds the live objects from `assemble` to `close`."""
+
+    def __init__(self, run: RunDirectory, recipe: Recipe, life: Lifecycle) -> None:
+        self._run = run
+        self._recipe = recipe
+        self._life = life
+        assert life.steering is not None
+        self._steering = life.steering
+        self._checkpoints = Checkpoints(run, recipe.config.checkpoint, life.put)
+        self._steering.checkpoints = self._checkpoints.steps
+        self._parts: Parts | None = None
+        self._replay = Replay()
+        self._sampler: Sampler | None = None
+
+    def assemble(self) -> None:
+        """Build the task, the model, the engine and the data."""
+        self._parts = assemble(
+            self._recipe, self._life.put, on_micro_batch=self._on_micro_batch, on_fact=self._on_fact
+        )
+        self._life.progress = self._parts.accumulator
+
+    def take_up(self, recorded: Sequence[Record], *, attempts: int, replay: bool) -> None:
+        """Stand where the run stood: the newest good checkpoint, and what was changed after it."""
+        parts = self._built()
+        if not attempts:
+            return
+        self._life.put(PhaseEntered(phase="restoring-checkpoint"))
+        standing = self._checkpoints.resume(parts)
+        step = parts.accumulator.step
+        changes = recorded_changes(recorded, after_step=step)
+        asked = parts.settings if standing is None else recipe_changes(parts, standing)
+        wanted = [
+            Change(step + 1, key, after) for key, (_, after) in differences(parts.settings, asked).items()
+        ]
+        again = all(change in changes for change in wanted)
+        if not replay or not again:
+            if changes:
+                self._life.put(Warned(code=DECLINED, values={"step": step + 1, "changes": len(changes)}))
+            changes = []
+        self._replay = Replay(changes if again else wanted)
+
+    def run(self, commit: Commit) -> RunEnded:
+        """Train to the end."""
+        parts, life = self._built(), self._life
+        self._sampler = Sampler(
+            life.put, parts.devices, self._recipe.config.run.readings_every_s, torch_memory_of(parts.device)
+        )
+        self._sampler.start()
+        life.put(self._started(parts, commit))
+        loop = Loop(parts, self._checkpoints, self._steering, life.put, replay=self._replay)
+        life.put(PhaseEntered(phase="training"))
+        life.loading = False
+        self._steering.begin(parts.accumulator.step + 1, parts.settings)
+        ended = loop.run()
+        if isinstance(ended, RunFinished):
+            assert life.writer is not None
+            life.writer.flush()
+            for verdict in judge(self._recipe.config.targets, self._run.journal_path):
+                life.put(verdict)
+        return ended
+
+    def close(self) -> None:
+        """End the sampler and the loader's workers."""
+        if self._sampler is not None:
+            self._sampler.stop()
+        if self._parts is not None:
+            self._parts.stream.close()
+
+    def _built(self) -> Parts:
+        assert self._parts is not None
+        return self._parts
+
+    def _on_micro_batch(self, event: MicroBatchMeasured) -> None:
+        """Put a micro-batch's numbers; the one place inside a window where a stop takes hold."""
+        self._life.put(event)
+        if self._steering.stopping == "stop-now":
+            raise StopNow
+
+    def _on_fact(self, event: Event) -> None:
+        self._life.put(event)  # type: ignore[arg-type]  # the engine tells facts of the protocol
+
+    def _started(self, parts: Parts, commit: Commit) -> RunStarted:
+        config, engine = self._recipe.config, parts.accumulator
+        packages = ("torch", *getattr(parts.task, "versions", ()))
+        return RunStarted(
+            name=config.run.name or self._run.id,
+            pid=os.getpid(),
+            host=platform.node(),
+            versions=versions(*packages),
+            commit=commit.value(),
+            devices=parts.devices,
+            precision=parts.precision,
+            parameters=parts.parameters,
+            micro_batch_size=parts.settings.micro_batch_size,
+            accumulation_steps=parts.settings.accumulation_steps,
+            world_size=config.run.devices,
+            horizon_samples=parts.schedule.horizon_samples,
+            max_samples=config.run.max_samples,
+            max_optimizer_steps=config.run.max_optimizer_steps,
+            samples_per_epoch=parts.stream.samples_per_epoch,
+            loss_unit=loss_unit_of(parts.task),
+            gradient_norm_every=config.run.gradient_norm_every,
+            from_step=engine.step,
+            from_samples=engine.samples_seen,
+            from_tokens=engine.tokens_seen,
+        )
+
+
+def torch_memory_of(device: torch.device) -> object:
+    """What tells torch's own memory counters; None on a CPU, where torch keeps none."""
+    if device.type == "cuda":
+
+        def cuda(index: int) -> TorchMemory:
+            return TorchMemory(
+                allocated_bytes=torch.cuda.memory_allocated(index),
+                reserved_bytes=torch.cuda.memory_reserved(index),
+                allocated_peak_bytes=torch.cuda.max_memory_allocated(index),
+                reserved_peak_bytes=torch.cuda.max_memory_reserved(index),
+            )
+
+        return cuda
+    if device.type == "mps":
+
+        def mps(index: int) -> TorchMemory:
+            del index
+            return TorchMemory(
+                allocated_bytes=torch.mps.current_allocated_memory(),
+                reserved_bytes=torch.mps.driver_allocated_memory(),
+            )
+
+        return mps
+    return None
+
+
+__all__ = ["Device", "Training"]
