@@ -326,6 +326,15 @@ class TargetsSection(Section, frozen=True, kw_only=True):
         Positive | None,
         Meta(title="Energy", description="At most, for the whole run.", extra={"unit": "kWh"}),
     ] = None
+    verdict: Annotated[
+        Literal["equal", "per-micro-batch", "not-equal"],
+        Meta(
+            title="Certificate",
+            description="What verify shall find: N micro-batches equal one large batch; or equal up to what "
+            "is defined per micro-batch (BatchNorm, load balancing); or not, and you know why.",
+            extra={"advanced": True},
+        ),
+    ] = "equal"
 
 
 class PublishedSection(Section, frozen=True, kw_only=True):

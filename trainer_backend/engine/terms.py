@@ -20,7 +20,7 @@ def auxiliary(value: torch.Tensor, like: LossTerm, name: str) -> LossTerm:
     It takes the main term's weight, so the window's value is the weighted mean over micro-batches.
     That is not the large batch's value, since such a loss is not a sum over samples.
     """
-    return LossTerm(value * like.weight, like.weight, name)
+    return LossTerm(value * like.weight, like.weight, name, per_micro_batch=True)
 
 
 def read_terms(returned: LossTerm | Iterable[LossTerm]) -> tuple[LossTerm, ...]:

@@ -32,11 +32,15 @@ class LossTerm:
 
     `total`: 0-d fp32 or fp64 tensor, the sum of weighted element losses.
     `weight`: its denominator (int, float or 0-d tensor); 0 is valid, negative or non-finite is not.
+    `per_micro_batch`: the loss belongs to the micro-batch as a whole (expert load balancing, batch-wide
+    Dice), so the window's is the weighted mean over micro-batches, and not the large batch's: said, the
+    certificate counts it as stated.
     """
 
     total: torch.Tensor
     weight: float | torch.Tensor
     name: str = "loss"
+    per_micro_batch: bool = False
 
 
 @runtime_checkable

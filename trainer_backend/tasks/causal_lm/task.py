@@ -132,7 +132,7 @@ class CausalLM:
         if self._auxiliary_ratio and outputs.get("aux_loss") is not None:
             # A property of the micro-batch: it takes the main term's weight, a weighted mean over them.
             auxiliary = outputs["aux_loss"].to(total.dtype).to(total.device) * self._auxiliary_ratio
-            terms.append(LossTerm(auxiliary * weight.to(total.dtype), weight, AUXILIARY))
+            terms.append(LossTerm(auxiliary * weight.to(total.dtype), weight, AUXILIARY, per_micro_batch=True))
         return terms
 
     def evaluate(self, model: torch.nn.Module, batch: Rows) -> dict[str, LossTerm]:

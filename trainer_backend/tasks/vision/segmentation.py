@@ -142,7 +142,7 @@ class Segmentation:
         if self._task.dice:
             weight = self._dice_images(batch["masks"]).sum()
             total = self._dice(logits_bkhw, batch["masks"], weight) * self._task.dice
-            terms.append(LossTerm(total, weight, DICE))
+            terms.append(LossTerm(total, weight, DICE, per_micro_batch=self._task.dice_over == "batch"))
         return terms
 
     def _cross_entropy(self, logits_bkhw: torch.Tensor, masks_bhw: torch.Tensor) -> torch.Tensor:

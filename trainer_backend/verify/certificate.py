@@ -1,0 +1,346 @@
+"""The certificate: every window of the plan through the engine, judged, and a verdict.
+
+Read downwards:
+
+    certify       truth, windows in the reference precision, windows in the run's own, culprits, verdict
+
+Two questions are kept apart. Does the *engine* hand the optimizer what the task's own sums over these
+micro-batches say (`definition_error`)? And do these sums give the *large batch's* gradient (`error`)?
+The first is the engine's honour, the second the loss's and the model's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+import torch
+
+import trainer_backend
+from trainer_backend.errors import GradaccError
+from trainer_backend.verify import partitions
+from trainer_backend.verify.compare import Difference, Gradient, compare, ratio
+from trainer_backend.verify.culprits import find_culprits, is_excused
+from trainer_backend.verify.limits import Limits
+from trainer_backend.verify.passes import Plain
+from trainer_backend.verify.probe import MakeEngine, Seen, close_enough, run_window, trainers_engine
+from trainer_backend.verify.report import (
+    Comparison,
+    Culprit,
+    Floor,
+    Fold,
+    Layer,
+    Precision,
+    Remark,
+    Term,
+    Verdict,
+    VerifyProgress,
+    VerifyReport,
+)
+from trainer_backend.verify.subject import Subject
+from trainer_backend.verify.truth import Truth
+
+STEPS: Final = (2, 4, 8)
+WORST_LAYERS: Final = 5
+Tell = Callable[[VerifyProgress], None]
+
+
+class Window(msgspec.Struct, frozen=True):
+    """One window of the plan."""
+
+    steps: int
+    fold: Fold
+    sizes: tuple[int, ...]
+    precision: Precision
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """A comparison with what diagnosis needs besides."""
+
+    window: Window
+    comparison: Comparison
+    seen: Seen
+    clip: float
+    """What clipping made of the gradient: 1 where nothing was clipped."""
+
+
+def certify(
+    subject: Subject,
+    *,
+    engine: MakeEngine = trainers_engine,
+    steps: Sequence[int] = STEPS,
+    expected: Verdict = "equal",
+    tell: Tell | None = None,
+) -> VerifyReport:
+    """Compare one large batch with N micro-batches for each N of `steps`, through `engine`.
+
+    Raises GradaccError for what a task must not do at all (a half-precision total, a weight below 0).
+    """
+    started = time.time()
+    say = tell or (lambda _progress: None)
+    say(VerifyProgress(code="reference"))
+    truth = Truth(subject)
+    _check(truth)
+    windows = list(plan(truth, steps))
+    judged: list[Judged] = []
+    for done, window in enumerate(windows):
+        say(VerifyProgress(code="comparing", done=done, of=len(windows),
+                           values={"steps": window.steps, "fold": window.fold,
+                                   "precision": window.precision}))  # fmt: skip
+        judged.append(_judge(truth, window, engine))
+    if truth.samples_partition:
+        judged += _invariance(truth, engine, max(window.steps for window in windows))
+    say(VerifyProgress(code="diagnosing", done=len(windows), of=len(windows)))
+    culprits = find_culprits(truth, judged, engine)
+    return _report(truth, judged, culprits, expected=expected, started=started)
+
+
+def _check(truth: Truth) -> None:
+    loss = truth.one.loss()
+    if loss is None:
+        raise GradaccError(
+            f"None of the {truth.total} samples taken has a weight: there is no valid element to learn "
+            "from. Take more samples (--samples), or look at the task's weights."
+        )
+
+
+def plan(truth: Truth, steps: Sequence[int]) -> Iterator[Window]:
+    """The windows to run: every cut in the reference precision, equal and ragged parts in the run's own."""
+    subject, total, best = truth.subject, truth.total, truth.precision
+    usable, not_usable = partitions.usable_steps(total, steps, subject.smallest)
+    if not_usable:
+        values = {"steps": ", ".join(map(str, not_usable)), "samples": total}
+        truth.remarks.append(Remark(code="too-few-samples", values=values))
+    if not usable:
+        raise GradaccError(
+            f"{total} samples cannot be cut in {min(steps)} micro-batches of at least {subject.smallest} each. "
+            "Take more samples (--samples)."
+        )
+    own = subject.precision
+    yield Window(1, "one", (total,), best)
+    for number in usable:
+        equal = partitions.equal(total, number)
+        uneven = partitions.ragged(total, number, subject.smallest)
+        yield Window(number, "equal", equal, best)
+        if uneven != equal and not subject.by_splitting:
+            yield Window(number, "ragged", uneven, best)
+        yield Window(number, "tail", partitions.tail(total, number), best)
+        yield Window(number, "clip", equal, best)
+    if total // usable[0] >= 2 * subject.smallest and _splits(truth, partitions.equal(total, usable[0])):
+        yield Window(usable[0], "out-of-memory", partitions.equal(total, usable[0]), best)
+    if own != best:
+        yield Window(1, "one", (total,), own)
+        for number in usable:
+            uneven = partitions.ragged(total, number, subject.smallest)
+            yield Window(number, "equal", partitions.equal(total, number), own)
+            if uneven != partitions.equal(total, number) and not subject.by_splitting:
+                yield Window(number, "ragged", uneven, own)
+
+
+def _splits(truth: Truth, sizes: Sequence[int]) -> bool:
+    """Whether the task's batches can be split; where not, a run cannot recover from out of memory."""
+    try:
+        truth.subject.split(truth.parts(sizes)[0], 2)
+    except GradaccError as error:
+        truth.remarks.append(Remark(code="cannot-split", values={"reason": str(error)}))
+        return False
+    return True
+
+
+def _judge(truth: Truth, window: Window, engine: MakeEngine) -> Judged:
+    """Run one window, and hold what the optimizer got against both truths."""
+    limits, _ = truth.limits(window.precision)
+    plain, definition = truth.partition(window.sizes)
+    norm = compare(definition, definition).norm
+    max_grad_norm = 0.5 * norm if window.fold == "clip" and norm > 0 else None
+    seen = run_window(
+        engine, truth.subject, truth.parts(window.sizes, window.precision), window.precision,
+        steps=window.steps, before=decoys(truth, window), max_grad_norm=max_grad_norm,
+        out_of_memory=window.fold == "out-of-memory",
+    )  # fmt: skip
+    clip = 0.5 if max_grad_norm is not None else 1.0
+    scale = max(norm, truth.scale(plain)) * clip
+    by_definition = compare(seen.gradient, scaled(definition, clip), at_least=scale)
+    by_large_batch = compare(seen.gradient, scaled(truth.gradient, clip), at_least=scale)
+    faults = _faults(seen, plain, norm, limits, len(window.sizes))
+    bad = limits.bad_layers(by_definition, scale)
+    comparison = Comparison(
+        steps=window.steps,
+        fold=window.fold,
+        sizes=window.sizes,
+        precision=window.precision,
+        error=by_large_batch.error,
+        definition_error=by_definition.error,
+        limit=limits.whole,
+        holds=by_definition.error <= limits.whole and not bad and not faults,
+        equals_large_batch=by_large_batch.error <= limits.whole
+        and not limits.bad_layers(by_large_batch, scale),
+        alpha=by_large_batch.alpha,
+        cosine=by_large_batch.cosine,
+        loss=seen.loss,
+        denominator=seen.denominator,
+        gradient_norm=seen.gradient_norm,
+        faults=faults,
+        worst_layers=worst(by_large_batch, limits, scale),
+        duration_s=seen.duration_s,
+    )
+    return Judged(window, comparison, seen, clip)
+
+
+def decoys(truth: Truth, window: Window) -> list[object]:
+    """A window of other samples before the one that counts, of another number of micro-batches."""
+    subject = truth.subject
+    many = len(subject.decoys)
+    parts = min(3 if len(window.sizes) != 3 else 2, many // subject.smallest)
+    if parts < 1:
+        return []
+    edges = [many * part // parts for part in range(parts + 1)]
+    batches = [
+        subject.batch(range(low, high), decoy=True) for low, high in zip(edges, edges[1:], strict=False)
+    ]
+    return [subject.cast(batch, window.precision) for batch in batches]
+
+
+def scaled(gradient: Gradient, factor: float) -> Gradient:
+    """`gradient` times a number."""
+    if factor == 1.0:
+        return gradient
+    return {name: None if value is None else value * factor for name, value in gradient.items()}
+
+
+def _faults(seen: Seen, plain: Plain, norm: float, limits: Limits, micro_batches: int) -> tuple[str, ...]:
+    """Which of the numbers beside the gradient are wrong."""
+    first = plain.terms[0]
+    samples = sum(part.samples for part in plain.parts)
+    checks = {
+        "updates": seen.updates == 1 and not seen.skipped,
+        "left-over": not seen.left_over,
+        "samples": seen.samples == samples,
+        "denominator": close_enough(seen.denominator, plain.denominator(first), 1e-6),
+        "loss": close_enough(seen.loss, plain.loss(), limits.number)
+        or abs((seen.loss or 0.0) - (plain.loss() or 0.0)) <= limits.number * _loss_scale(plain),
+        "gradient-norm": close_enough(seen.gradient_norm, norm, max(limits.number, 1e-6))
+        or abs((seen.gradient_norm or 0.0) - norm) <= limits.number * CANCELLING * sum(plain.norms()),
+    }
+    del micro_batches
+    return tuple(name for name, right in checks.items() if not right)
+
+
+CANCELLING: Final = 1e-3
+
+
+def _loss_scale(plain: Plain) -> float:
+    """What a loss that has cancelled (rewards, log-likelihoods of both signs) is held against."""
+    return sum(
+        abs(part.totals[term]) / weight
+        for term in plain.terms
+        if (weight := plain.denominator(term)) > 0
+        for part in plain.parts
+    )
+
+
+def worst(difference: Difference, limits: Limits, scale: float) -> tuple[Layer, ...]:
+    """The tensors with the largest errors, worst first."""
+    bad = limits.bad_layers(difference, scale)
+    listed = sorted(
+        difference.layers,
+        key=lambda layer: (layer.name in bad, _sortable(difference.layer_error(layer))),
+        reverse=True,
+    )
+    return tuple(
+        Layer(
+            name=layer.name,
+            error=difference.layer_error(layer),
+            alpha=layer.product / layer.norm**2 if layer.norm**2 else None,
+            cosine=ratio(layer.product, layer.norm * layer.other_norm)
+            if layer.norm and layer.other_norm
+            else None,
+            holds=layer.name not in bad,
+        )
+        for layer in listed[:WORST_LAYERS]
+    )
+
+
+def _sortable(error: float) -> float:
+    return float("inf") if error != error else error
+
+
+def _invariance(truth: Truth, engine: MakeEngine, steps: int) -> list[Judged]:
+    """All the samples, where the large batch did not fit: two cuts and two orders against each other."""
+    subject, total, best = truth.subject, truth.samples_partition, truth.precision
+    forth = run_window(engine, subject, truth.parts(partitions.equal(total, steps)), best, steps=steps)
+    sizes = partitions.ragged(total, steps, subject.smallest)
+    order = None if subject.by_splitting else range(total - 1, -1, -1)
+    back = run_window(engine, subject, truth.parts(sizes, order=order), best, steps=steps)
+    limits, _ = truth.limits(best)
+    difference = compare(back.gradient, forth.gradient)
+    bad = limits.bad_layers(difference, difference.norm)
+    holds = difference.error <= limits.whole and not bad
+    comparison = Comparison(
+        steps=steps, fold="ragged", sizes=sizes, precision=best, error=difference.error,
+        definition_error=difference.error, limit=limits.whole, holds=holds, equals_large_batch=holds,
+        alpha=difference.alpha, cosine=difference.cosine, loss=back.loss, denominator=back.denominator,
+        gradient_norm=back.gradient_norm, worst_layers=worst(difference, limits, difference.norm),
+        duration_s=forth.duration_s + back.duration_s,
+    )  # fmt: skip
+    return [Judged(Window(steps, "ragged", sizes, best), comparison, back, 1.0)]
+
+
+# --------------------------------------------------------------------------------------- the verdict
+
+
+def verdict_of(comparisons: Sequence[Comparison], culprits: Sequence[Culprit]) -> Verdict:
+    """`equal` where all windows hold and equal the large batch; else what excuses the rest, or not."""
+    if any(not culprit.stated for culprit in culprits) or not all(entry.holds for entry in comparisons):
+        return "not-equal"
+    if all(entry.equals_large_batch for entry in comparisons):
+        return "equal"
+    return "per-micro-batch" if is_excused(culprits) else "not-equal"
+
+
+def _report(
+    truth: Truth, judged: Sequence[Judged], culprits: Sequence[Culprit], *, expected: Verdict, started: float
+) -> VerifyReport:
+    subject = truth.subject
+    comparisons = tuple(entry.comparison for entry in judged)
+    floors: list[Floor] = []
+    for precision in dict.fromkeys(entry.precision for entry in comparisons):
+        floors.append(truth.limits(precision)[1])
+    return VerifyReport(
+        verdict=verdict_of(comparisons, culprits),
+        expected=expected,
+        made_at=started,
+        duration_s=time.time() - started,
+        version=trainer_backend.__version__,
+        torch_version=torch.__version__,
+        device=str(subject.device),
+        precision=subject.precision,
+        reference=truth.precision,
+        parameters=subject.parameters,
+        samples=truth.total,
+        samples_partition=truth.samples_partition,
+        gradient_norm=compare(truth.gradient, truth.gradient).norm,
+        loss=truth.one.loss(),
+        denominator=truth.one.denominator(truth.one.terms[0]),
+        terms=tuple(_term(truth, name, judged) for name in truth.one.terms),
+        floors=tuple(floors),
+        comparisons=comparisons,
+        culprits=tuple(culprits),
+        remarks=tuple(truth.remarks),
+    )
+
+
+def _term(truth: Truth, name: str, judged: Sequence[Judged]) -> Term:
+    """One term, and whether its gradient adds up in the finest cut."""
+    window = next(entry.window for entry in reversed(judged) if entry.window.fold in ("equal", "tail"))
+    plain, _ = truth.partition(window.sizes)
+    difference = compare(plain.term_gradient(name), truth.one.term_gradient(name), at_least=truth.scale(plain))
+    return Term(
+        name=name,
+        loss=truth.one.mean(name),
+        denominator=truth.one.denominator(name),
+        additive=difference.error <= truth.limits(truth.precision)[0].whole,
+        stated=name in truth.stated,
+    )

@@ -1,0 +1,242 @@
+"""Why a comparison failed: chance, the loss, the model, or the engine; each with what shows it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+
+from trainer_backend.errors import GradaccError
+from trainer_backend.verify import partitions
+from trainer_backend.verify.compare import Difference, Gradient, compare
+from trainer_backend.verify.engine_culprits import engine_culprits
+from trainer_backend.verify.limits import CAPS
+from trainer_backend.verify.passes import Plain, plain_pass
+from trainer_backend.verify.report import Culprit, Remark
+from trainer_backend.verify.truth import HALF, Truth
+
+if TYPE_CHECKING:
+    from trainer_backend.verify.certificate import Judged
+    from trainer_backend.verify.probe import MakeEngine
+
+_SAME: Final = 1e-6
+"""Relative difference below which two totals are the same number (loss values may be fp32 inside)."""
+MOST_NAMED: Final = 8
+
+
+def find_culprits(truth: Truth, judged: Sequence[Judged], engine: MakeEngine) -> list[Culprit]:
+    """What breaks equality; empty where nothing does. Remarks are added to `truth`."""
+    _remark_on_precision(truth, judged)
+    if not math.isfinite(compare(truth.gradient, truth.gradient).norm):
+        return [Culprit(code="non-finite", where=_non_finite(truth.gradient))]
+    by_chance = chance(truth)
+    found = list(by_chance)
+    not_equal = [entry for entry in judged if not entry.comparison.equals_large_batch]
+    if not by_chance and not_equal:
+        sizes = next(
+            (entry.window.sizes for entry in not_equal
+             if entry.window.precision == truth.precision and not _adds_up(truth, entry.window.sizes)),
+            None,
+        )  # fmt: skip
+        if sizes is not None:
+            found += task_culprits(truth, sizes)
+    failed = [entry for entry in judged if not entry.comparison.holds]
+    if failed and not by_chance and not any(culprit.code == "state" for culprit in found):
+        found += engine_culprits(truth, failed, engine)
+    if (not_equal or failed) and (half := _half(truth)):
+        found.append(Culprit(code="half-precision", where=half))
+    if (not_equal or failed) and not found:
+        found.append(Culprit(code="unknown", where=_worst(judged)))
+    return found
+
+
+def is_excused(culprits: Sequence[Culprit]) -> bool:
+    """Whether all that breaks equality is a definition that the task states."""
+    return bool(culprits) and all(culprit.stated for culprit in culprits)
+
+
+def _half(truth: Truth) -> tuple[str, ...]:
+    return tuple(place for place, dtype in truth.narrowed.items() if dtype in HALF)[:MOST_NAMED]
+
+
+def _remark_on_precision(truth: Truth, judged: Sequence[Judged]) -> None:
+    if truth.narrowed:
+        places = ", ".join(list(truth.narrowed)[:MOST_NAMED])
+        code = "half-inside" if _half(truth) else "fp32-inside"
+        truth.remarks.append(Remark(code=code, values={"where": places}))
+    for precision in dict.fromkeys(entry.window.precision for entry in judged):
+        error = truth.limits(precision)[1].one_fold_error
+        if error > 0.1:
+            values = {"precision": precision, "error": error}
+            truth.remarks.append(Remark(code="precision-is-coarse", values=values))
+    if truth.samples_partition:
+        values = {"samples": truth.total, "wanted": truth.samples_partition}
+        truth.remarks.append(Remark(code="large-batch-does-not-fit", values=values))
+
+
+def _non_finite(gradient: Gradient) -> tuple[str, ...]:
+    bad = [name for name, value in gradient.items() if value is not None and not value.isfinite().all()]
+    return tuple(bad[:MOST_NAMED])
+
+
+def _worst(judged: Sequence[Judged]) -> tuple[str, ...]:
+    entry = max(judged, key=lambda entry: entry.comparison.error)
+    return tuple(layer.name for layer in entry.comparison.worst_layers)
+
+
+# -------------------------------------------------------------------------------------------- chance
+
+
+def chance(truth: Truth) -> list[Culprit]:
+    """Random numbers, memory from call to call, or the order of the samples, seen without any engine."""
+    _, floor = truth.limits(truth.precision)
+    cap = CAPS[truth.grade]
+    if not floor.repeat <= cap:
+        again = plain_pass(truth.subject, truth.parts((truth.total,)), truth.precision).gradient()
+        is_random = compare(again, truth.gradient).error <= cap
+        return [Culprit(code="random-numbers" if is_random else "state", values={"error": floor.repeat})]
+    if not floor.order <= cap:
+        return [Culprit(code="order", values={"error": floor.order}, where=_unequal_terms_by_order(truth))]
+    return []
+
+
+def _unequal_terms_by_order(truth: Truth) -> tuple[str, ...]:
+    order = range(truth.total - 1, -1, -1)
+    backwards = plain_pass(truth.subject, truth.parts((truth.total,), order=order), truth.precision)
+    return tuple(
+        term
+        for term in truth.one.terms
+        if compare(backwards.term_gradient(term), truth.one.term_gradient(term)).error > CAPS[truth.grade]
+    )
+
+
+# ---------------------------------------------------------------------------- the model and the loss
+
+
+def _adds_up(truth: Truth, sizes: tuple[int, ...]) -> bool:
+    plain, gradient = truth.partition(sizes)
+    limits, _ = truth.limits(truth.precision)
+    return _within(truth, compare(gradient, truth.gradient, at_least=truth.scale(plain)), limits.whole)
+
+
+def _within(truth: Truth, difference: Difference, limit: float) -> bool:
+    limits, _ = truth.limits(truth.precision)
+    return difference.error <= limit and not limits.bad_layers(difference, difference.norm)
+
+
+def task_culprits(truth: Truth, sizes: tuple[int, ...]) -> list[Culprit]:
+    """Why the sums over these micro-batches are not the large batch's gradient."""
+    limit = truth.limits(truth.precision)[0].whole
+    plain, gradient = truth.partition(sizes)
+    alone = [plain_pass(truth.subject, [part], truth.precision) for part in truth.parts(sizes)]
+    if not compare(_joined(alone).gradient(), gradient, at_least=truth.scale(plain)).error <= limit:
+        return [Culprit(code="state", values={"micro_batches": len(sizes)})]
+    found: list[Culprit] = []
+    one, many = truth.one, plain
+    norms = truth.subject.batch_norms()
+    if norms:
+        found.append(_batch_norm(truth, norms, sizes))
+        one = _frozen(truth, (truth.total,))
+        many = _frozen(truth, sizes)
+    bad = [
+        term
+        for term in one.terms
+        if not _within(
+            truth,
+            compare(many.term_gradient(term), one.term_gradient(term), at_least=truth.scale(many)),
+            limit,
+        )
+    ]
+    stated = [term for term in bad if term in truth.stated]
+    if stated:
+        found.append(Culprit(code="per-micro-batch-term", stated=True, where=tuple(stated)))
+    unstated = [term for term in bad if term not in truth.stated]
+    if unstated and _collate_is_it(truth, sizes, limit):
+        return [*found, Culprit(code="collate", where=tuple(unstated))]
+    return found + [_term_culprit(truth, term, one, many) for term in unstated]
+
+
+def _joined(passes: Sequence[Plain]) -> Plain:
+    """Passes over single micro-batches, as if they had been one pass."""
+    first = passes[0]
+    for other in passes[1:]:
+        first.parts += other.parts
+        for term, gradient in other.by_term.items():
+            whole = first.by_term.setdefault(term, {})
+            for name, value in gradient.items():
+                present = whole.get(name)
+                whole[name] = value if present is None else present if value is None else present + value
+    return first
+
+
+def _frozen(truth: Truth, sizes: tuple[int, ...]) -> Plain:
+    model = truth.subject.model(truth.precision, freeze_batch_norm=True)
+    return plain_pass(truth.subject, truth.parts(sizes), truth.precision, model=model)
+
+
+def _batch_norm(truth: Truth, names: tuple[str, ...], sizes: tuple[int, ...]) -> Culprit:
+    """BatchNorm as ghost batch: each micro-batch is normalised by its own statistics, as stated."""
+    module = truth.subject.prototype.get_submodule(names[0])
+    momentum = getattr(module, "momentum", None)
+    values: dict[str, str | int | float | bool | None] = {
+        "layers": len(names),
+        "steps": len(sizes),
+        "micro_batch_size": truth.subject.micro_batch_size,
+    }
+    if momentum is not None:
+        values |= {"momentum": momentum, "momentum_for_steps": 1 - (1 - momentum) ** (1 / len(sizes))}
+    return Culprit(code="batch-norm", stated=True, where=names[:MOST_NAMED], values=values)
+
+
+def _collate_is_it(truth: Truth, sizes: tuple[int, ...], limit: float) -> bool:
+    """Whether the loss adds up when the one collated batch is cut, and not when parts are collated."""
+    subject = truth.subject
+    if subject.by_splitting or len(sizes) < 2:
+        return False
+    subject.by_splitting = True
+    try:
+        cut = plain_pass(subject, truth.parts(partitions.equal(truth.total, len(sizes))), truth.precision)
+    except GradaccError:  # a batch that cannot be split says nothing about collating
+        return False
+    finally:
+        subject.by_splitting = False
+    return compare(cut.gradient(), truth.gradient, at_least=truth.scale(cut)).error <= limit
+
+
+def _term_culprit(truth: Truth, term: str, one: Plain, many: Plain) -> Culprit:
+    """What kind of loss this is, told by how it answers to the same samples given twice."""
+    numbers = [*range(truth.total), *range(truth.total)]
+    batch = truth.subject.cast(truth.subject.batch(numbers), truth.precision)
+    model = truth.subject.model(truth.precision, freeze_batch_norm=bool(truth.subject.batch_norms()))
+    twice = plain_pass(truth.subject, [batch], truth.precision, model=model).parts[0]
+    once = one.parts[0]
+    growth = twice.totals[term] / once.totals[term] if once.totals[term] else math.nan
+    weights = math.fsum(part.weights[term] for part in many.parts)
+    values: dict[str, str | int | float | bool | None] = {
+        "weight": once.weights[term],
+        "weights_of_parts": weights,
+    }
+    means = [call for call in truth.heard if call.reduction == "mean"]
+    has_class_weights = any(call.class_weights for call in means)
+    if any(call.square for call in truth.heard):
+        code = "in-batch-negatives"
+    elif has_class_weights and (_same(growth, 1.0) or _same(growth, 2.0)):
+        code = "class-weighted-mean"
+    elif _same(growth, 1.0):
+        code = "returns-mean"
+    elif not _same(weights, once.weights[term]):
+        code = "weight-not-additive"
+    elif _same(growth, 2.0):
+        code = "other-denominator" if means else "ratio"
+    else:
+        code = "samples-influence-each-other"
+    if means:
+        values["function"] = means[0].function
+    return Culprit(code=code, where=(term,), values=values)
+
+
+def _same(one: float, two: float) -> bool:
+    return abs(one - two) <= _SAME * max(abs(two), 1e-30)
+
+

@@ -1,0 +1,185 @@
+"""What an engine did wrong, read off its gradient.
+
+The micro-batches' own shares of the gradient, and that of the window before, are taken as a basis:
+the coefficients of the engine's gradient in it say what was left out, counted twice, mis-scaled or
+leaked. Right are ones, and zero for the window before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from trainer_backend.verify.compare import Gradient, compare, dense
+from trainer_backend.verify.passes import Plain, plain_pass
+from trainer_backend.verify.report import Culprit
+from trainer_backend.verify.truth import Truth
+
+if TYPE_CHECKING:
+    from trainer_backend.verify.certificate import Judged
+    from trainer_backend.verify.probe import MakeEngine
+
+_TOLERANCE: Final = 1e-4
+"""Of a coefficient; and the share of the gradient that the basis may leave unexplained."""
+_ROUNDING: Final = 2e-2
+_MOST_BYTES: Final = 4 << 30
+_FOLDS: Final = ("equal", "ragged", "tail", "one", "out-of-memory", "clip")
+MOST_NAMED: Final = 8
+
+
+def engine_culprits(truth: Truth, failed: Sequence[Judged], engine: MakeEngine) -> list[Culprit]:
+    """What the engine did in the windows that failed."""
+    del engine
+    ranked = sorted(
+        failed,
+        key=lambda entry: (entry.window.precision != truth.precision, _FOLDS.index(entry.window.fold)),
+    )
+    wrong = [entry for entry in ranked if not _gradient_holds(truth, entry)]
+    faults = tuple(dict.fromkeys(fault for entry in ranked for fault in entry.comparison.faults))
+    found: list[Culprit] = []
+    skipped = next((entry.seen.skipped for entry in ranked if entry.seen.skipped), "")
+    if skipped:
+        found.append(Culprit(code="engine-skipped", values={"reason": skipped}))
+    elif "updates" in faults:
+        many = next(entry.seen.updates for entry in ranked if "updates" in entry.comparison.faults)
+        found.append(Culprit(code="engine-updates", values={"updates": many}))
+    if wrong and not skipped:
+        found.append(_gradient_culprit(truth, wrong))
+    numbers = tuple(fault for fault in faults if fault != "updates")
+    if numbers and not skipped:
+        found.append(Culprit(code="engine-numbers", where=numbers))
+    return found
+
+
+def _gradient_holds(truth: Truth, entry: Judged) -> bool:
+    limits, _ = truth.limits(entry.window.precision)
+    return entry.comparison.definition_error <= limits.whole and not _bad_layers(truth, entry)
+
+
+def _bad_layers(truth: Truth, entry: Judged) -> set[str]:
+    limits, _ = truth.limits(entry.window.precision)
+    plain, definition = truth.partition(entry.window.sizes)
+    difference = compare(entry.seen.gradient, _scaled(definition, entry.clip))
+    return limits.bad_layers(difference, max(difference.norm, truth.scale(plain)))
+
+
+def _gradient_culprit(truth: Truth, wrong: Sequence[Judged]) -> Culprit:
+    """Named by the first window that failed, and by which kinds of window did."""
+    folds = {entry.window.fold for entry in wrong}
+    first = wrong[0]
+    values: dict[str, str | int | float | bool | None] = {
+        "steps": first.window.steps,
+        "fold": first.window.fold,
+        "precision": first.window.precision,
+        "error": first.comparison.definition_error,
+    }
+    if folds == {"clip"}:
+        return Culprit(code="engine-clip", values=values)
+    if folds == {"out-of-memory"}:
+        return Culprit(code="engine-replay", values=values)
+    bad = _bad_layers(truth, first)
+    live = [name for name, value in truth.gradient.items() if value is not None and bool(value.any())]
+    if bad and len(live) > 1 and len(bad) <= len(live) / 2:
+        return Culprit(code="engine-layers", where=tuple(sorted(bad))[:MOST_NAMED], values=values)
+    return _decomposed(truth, first, values)
+
+
+def _decomposed(truth: Truth, entry: Judged, values: dict[str, str | int | float | bool | None]) -> Culprit:
+    subject, sizes = truth.subject, entry.window.sizes
+    if entry.comparison.definition_error <= _ROUNDING and entry.window.precision != truth.precision:
+        return Culprit(code="engine-rounding", values=values)
+    if subject.parameters * 8 * (len(sizes) + 4) > _MOST_BYTES:
+        return Culprit(code="engine-gradient", values=values)
+    plain = plain_pass(subject, truth.parts(sizes), truth.precision, keep_parts=True)
+    shares = [plain.part_gradient(index) for index in range(len(sizes))]
+    before = _before(truth, entry)
+    coefficients, unexplained = fit(entry.seen.gradient, [*shares, *([before] if before else [])])
+    if unexplained <= _TOLERANCE:
+        stale = coefficients[len(sizes)] if before else 0.0
+        return _by_micro_batch(coefficients[: len(sizes)], stale, values)
+    if len(plain.terms) > 1:
+        by_term = _by_term(plain, entry.seen.gradient, values)
+        if by_term is not None:
+            return by_term
+    if entry.comparison.definition_error <= _ROUNDING:
+        return Culprit(code="engine-rounding", values=values)
+    return Culprit(code="engine-gradient", values=values)
+
+
+def _before(truth: Truth, entry: Judged) -> Gradient | None:
+    from trainer_backend.verify.certificate import decoys  # noqa: PLC0415 - it imports this module
+
+    batches = decoys(truth, entry.window)
+    if not batches:
+        return None
+    cast = [truth.subject.cast(batch, truth.precision) for batch in batches]
+    return plain_pass(truth.subject, cast, truth.precision).gradient()
+
+
+def _by_micro_batch(
+    coefficients: Sequence[float], stale: float, values: dict[str, str | int | float | bool | None]
+) -> Culprit:
+    """What the coefficients of the micro-batches say."""
+    if abs(stale) > _TOLERANCE:
+        return Culprit(code="engine-stale", values=values | {"factor": stale})
+    listed = ", ".join(f"{value:.4g}" for value in coefficients)
+    first = coefficients[0]
+    if all(abs(value - first) <= _TOLERANCE * max(abs(first), 1.0) for value in coefficients):
+        return Culprit(code="engine-scale", values=values | {"factor": first})
+    odd = [index for index, value in enumerate(coefficients) if abs(value - 1) > _TOLERANCE]
+    where = tuple(f"micro-batch {index}" for index in odd)
+    if all(abs(coefficients[index]) <= _TOLERANCE for index in odd):
+        return Culprit(code="engine-missing", where=where, values=values)
+    if all(abs(coefficients[index] - round(coefficients[index])) <= _TOLERANCE for index in odd):
+        return Culprit(code="engine-repeated", where=where, values=values | {"factors": listed})
+    return Culprit(code="engine-weights", where=where, values=values | {"factors": listed})
+
+
+def _by_term(
+    plain: Plain, gradient: Gradient, values: dict[str, str | int | float | bool | None]
+) -> Culprit | None:
+    coefficients, unexplained = fit(gradient, [plain.term_gradient(term) for term in plain.terms])
+    if unexplained > _TOLERANCE:
+        return None
+    odd = [index for index, value in enumerate(coefficients) if abs(value - 1) > _TOLERANCE]
+    factors = ", ".join(f"{coefficients[index]:.4g}" for index in odd)
+    where = tuple(plain.terms[index] for index in odd)
+    return Culprit(code="engine-term", where=where, values=values | {"factors": factors})
+
+
+def fit(gradient: Gradient, basis: Sequence[Gradient]) -> tuple[list[float], float]:
+    """Least squares: coefficients, and |what is left| / |gradient|."""
+    size = len(basis)
+    gram = torch.zeros(size, size, dtype=torch.float64)
+    right = torch.zeros(size, dtype=torch.float64)
+    for name in set().union(*basis):
+        columns = [_flat(vector.get(name)) for vector in basis]
+        target = _flat(gradient.get(name))
+        for row, one in enumerate(columns):
+            if one is None:
+                continue
+            if target is not None:
+                right[row] += torch.dot(one, target)
+            for column, two in enumerate(columns):
+                if two is not None:
+                    gram[row, column] += torch.dot(one, two)
+    coefficients = torch.linalg.pinv(gram, rtol=1e-13, hermitian=True) @ right
+    listed = [float(value) for value in coefficients]
+    rebuilt: dict[str, torch.Tensor | None] = {}
+    for factor, vector in zip(listed, basis, strict=True):
+        for name, value in vector.items():
+            if value is not None:
+                present = rebuilt.get(name)
+                rebuilt[name] = value * factor if present is None else present + value * factor
+    names = dict.fromkeys((*gradient, *rebuilt))
+    return listed, compare(rebuilt, {name: gradient.get(name) for name in names}).error
+
+
+def _flat(value: torch.Tensor | None) -> torch.Tensor | None:
+    return None if value is None else dense(value).cpu().flatten()
+
+
+def _scaled(gradient: Gradient, factor: float) -> Gradient:
+    return {name: None if value is None else value * factor for name, value in gradient.items()}

@@ -1,0 +1,162 @@
+"""One window through an engine, and what the engine then hands to the optimizer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from time import perf_counter
+from typing import Any, Protocol
+
+import torch
+
+from trainer_backend.engine import Accumulator
+from trainer_backend.engine.optimizers import make_optimizer
+from trainer_backend.tasks import Batch
+from trainer_backend.verify.compare import dense
+from trainer_backend.verify.report import Precision
+from trainer_backend.verify.subject import Subject
+
+MOST_BACK_OFFS = 20
+"""Windows that fp16 may need before its loss scale fits."""
+
+
+class Engine(Protocol):
+    """What is certified: one call of `window` is one optimizer step over all its batches."""
+
+    max_grad_norm: float | None
+
+    def window(self, batches: Iterable[Batch]) -> Any:  # noqa: ANN401 - what a WindowResult has is read
+        """Run a window; gives loss, weight, gradient_norm, samples and skipped."""
+        ...
+
+
+class MakeEngine(Protocol):
+    """Makes an engine for a model, an optimizer and a loss. `steps` is the N that a user would set."""
+
+    def __call__(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, loss: Any, *, steps: int, **options: Any  # noqa: ANN401
+    ) -> Engine:
+        """The engine."""
+        ...
+
+
+def trainers_engine(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, loss: Any, *, steps: int, **options: Any  # noqa: ANN401
+) -> Engine:
+    """The engine that trains: it takes N from the window itself."""
+    del steps
+    return Accumulator(model, optimizer, loss, non_finite_limit=10**9, **options)
+
+
+class Seen:
+    """What a window did, as the optimizer saw it."""
+
+    def __init__(self) -> None:
+        self.gradient: dict[str, torch.Tensor | None] = {}
+        self.updates = 0
+        self.loss: float | None = None
+        self.denominator: float | None = None
+        self.gradient_norm: float | None = None
+        self.samples = 0
+        self.skipped = ""
+        self.left_over = False
+        """Whether gradients were left in `.grad` behind the window."""
+        self.recovered = 0
+        """Micro-batches that the engine made smaller for want of memory."""
+        self.duration_s = 0.0
+
+
+class _OutOfMemoryOnce:
+    """A loss that runs out of memory in the given call, once."""
+
+    def __init__(self, loss: Any, at_call: int) -> None:  # noqa: ANN401 - a task's loss
+        self._loss = loss
+        self._left = at_call
+
+    def __call__(self, model: torch.nn.Module, batch: Batch) -> Any:  # noqa: ANN401 - a task's terms
+        self._left -= 1
+        given = self._loss(model, batch)
+        if self._left == 0:
+            raise torch.OutOfMemoryError("simulated, to see whether the window is replayed exactly")
+        return given
+
+
+def run_window(
+    make: MakeEngine,
+    subject: Subject,
+    batches: Sequence[Batch],
+    precision: Precision,
+    *,
+    steps: int,
+    before: Sequence[Batch] = (),
+    max_grad_norm: float | None = None,
+    out_of_memory: bool = False,
+) -> Seen:
+    """A fresh engine runs a window of other samples, then the window that counts."""
+    model = subject.model(precision)
+    names = {id(value): name for name, value in model.named_parameters() if value.requires_grad}
+    parameters = [value for value in model.parameters() if value.requires_grad]
+    # Rate 0: the weights stay as they are, so that every window is at the same ones.
+    optimizer = make_optimizer("sgd", parameters, learning_rate=0.0)
+    seen = Seen()
+    recording = [False]
+
+    def record(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:  # noqa: ANN401
+        if not recording[0]:
+            return
+        seen.updates += 1
+        scale = getattr(optimizer, "grad_scale", None)
+        listed = [value for group in optimizer.param_groups for value in group["params"]]
+        for parameter, leaf in zip(parameters, listed, strict=True):
+            gradient = None if leaf.grad is None else dense(leaf.grad).clone()
+            if gradient is not None and scale is not None:
+                gradient /= dense(scale).to(gradient.device)
+            name = names[id(parameter)]
+            earlier = seen.gradient.get(name)
+            if earlier is not None and gradient is not None:
+                gradient += earlier  # an engine that steps more than once a window
+            seen.gradient[name] = gradient
+
+    handle = optimizer.register_step_pre_hook(record)
+    loss = _OutOfMemoryOnce(subject.loss, len(before) + 2) if out_of_memory else subject.loss
+    engine = make(
+        model, optimizer, loss, steps=steps, precision="fp32" if precision == "fp64" else precision,
+        max_grad_norm=None, device=subject.place(precision), gradient_dtype=subject.gradient_dtype,
+        gradient_norm_every=0,
+        **{name: method for name in ("weights", "split", "count")
+           if callable(method := getattr(subject.task, name, None))},
+    )  # fmt: skip
+    started = perf_counter()
+    try:
+        with subject.quietly(precision):
+            if before:
+                engine.window(before)
+            engine.max_grad_norm = max_grad_norm
+            recording[0] = True
+            for _ in range(MOST_BACK_OFFS):
+                result = engine.window(batches)
+                if result.skipped != "loss-scale":
+                    break
+    finally:
+        handle.remove()
+    seen.duration_s = perf_counter() - started
+    _read_result(seen, result)
+    leaves = [value for group in optimizer.param_groups for value in group["params"]]
+    seen.left_over = any(value.grad is not None and bool(value.grad.any()) for value in (*leaves, *parameters))
+    return seen
+
+
+def _read_result(seen: Seen, result: Any) -> None:  # noqa: ANN401 - an engine's own
+    seen.loss = result.loss
+    seen.denominator = result.weight
+    seen.gradient_norm = result.gradient_norm
+    seen.samples = result.samples
+    seen.skipped = result.skipped
+    seen.recovered = len(getattr(result, "out_of_memory", ()))
+
+
+def close_enough(got: float | None, wanted: float | None, limit: float) -> bool:
+    """Whether a reported number is right."""
+    if got is None or wanted is None:
+        return got is wanted
+    return math.isfinite(got) and abs(got - wanted) <= limit * max(abs(wanted), 1e-30)

@@ -1,0 +1,170 @@
+"""What the large batch's gradient is, how sure that is, and what the task's sums say of each partition."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import torch
+
+from trainer_backend.engine.memory import free, is_out_of_memory
+from trainer_backend.errors import GradaccError
+from trainer_backend.verify.compare import Difference, Gradient, compare
+from trainer_backend.verify.limits import CANCELLED, CAPS, Limits, noise_of
+from trainer_backend.verify.passes import Plain, plain_pass
+from trainer_backend.verify.quiet import LossCall, Narrowings, running_module
+from trainer_backend.verify.report import Floor, Precision, Remark
+from trainer_backend.verify.subject import Subject
+
+HALF: Final = (torch.bfloat16, torch.float16)
+
+
+class Truth:
+    """The large batch in the best precision that runs, its floors, and its partitions."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self.precision: Precision = "fp64"
+        self.remarks: list[Remark] = []
+        self.heard: list[LossCall] = []
+        self.narrowed: dict[str, torch.dtype] = {}
+        """Where fp64 was rounded to less, by module."""
+        self.samples_partition = 0
+        subject.by_splitting = not subject.collates_the_same_twice()
+        if subject.by_splitting:
+            self.remarks.append(Remark(code="collate-draws-lots"))
+        self.total = len(subject.samples)
+        self.one = self._first_pass()
+        self.gradient = self.one.gradient()
+        self._partitions: dict[tuple[int, ...], tuple[Plain, dict[str, torch.Tensor | None]]] = {}
+        self._limits: dict[str, tuple[Limits, Floor]] = {}
+
+    # ---------------------------------------------------------------------------- the large batch
+
+    def _first_pass(self) -> Plain:
+        """The large batch; in fp32 where fp64 cannot run; of fewer samples where it does not fit."""
+        while True:
+            failure = self._try("fp64")
+            if isinstance(failure, Plain):
+                return failure
+            if failure != "out of memory":
+                return self._in_fp32(failure)
+            if not self._halve():
+                return self._in_fp32("fp64 does not fit")
+
+    def _in_fp32(self, reason: str) -> Plain:
+        self.precision = "fp32"
+        self.remarks.append(Remark(code="fp64-cannot-run", values={"reason": reason}))
+        while True:
+            # Without fp64 there is nothing to fall back to: an error is the user's own, and passes.
+            given = self._try("fp32", last=True)
+            if isinstance(given, Plain):
+                return given
+            if not self._halve():
+                raise GradaccError(
+                    "Out of memory with 2 samples: no batch of two fits, so nothing can be compared. "
+                    "Use a smaller model or shorter samples."
+                )
+
+    def _halve(self) -> bool:
+        """Half as many samples; the rest is compared between partitions only."""
+        self.samples_partition = self.samples_partition or self.total
+        if self.total // 2 < 2 * self.subject.smallest:
+            return False
+        self.total //= 2
+        free(self.subject.device)
+        return True
+
+    def _try(self, precision: Precision, *, last: bool = False) -> Plain | str:
+        try:
+            return plain_pass(
+                self.subject, self.parts((self.total,), precision), precision, heard=self.heard,
+                around=self._listening if precision == "fp64" else None,
+            )  # fmt: skip
+        except GradaccError:
+            raise
+        except Exception as error:  # whatever a kernel or a quantised layer says to fp64, it means: not here
+            if is_out_of_memory(error):
+                return "out of memory"
+            if last:
+                raise
+            return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+
+    @contextlib.contextmanager
+    def _listening(self, model: torch.nn.Module) -> Iterator[Any]:
+        with running_module(model) as where, Narrowings(where) as narrowings:
+            yield
+        self.narrowed |= narrowings.seen
+
+    def parts(
+        self, sizes: Sequence[int], precision: Precision | None = None, *, order: Sequence[int] | None = None
+    ) -> list[Any]:
+        """The samples in parts of these sizes."""
+        return self.subject.parts(sizes, precision or self.precision, order=order)
+
+    # --------------------------------------------------------------------------------- partitions
+
+    def partition(self, sizes: tuple[int, ...]) -> tuple[Plain, Gradient]:
+        """The task's own sums over these micro-batches, and their gradient. The last few are kept."""
+        if sizes == (self.total,):
+            return self.one, self.gradient
+        if sizes not in self._partitions:
+            if len(self._partitions) > 2:
+                self._partitions.pop(next(iter(self._partitions)))
+            plain = plain_pass(self.subject, self.parts(sizes), self.precision)
+            self._partitions[sizes] = (plain, plain.gradient())
+        return self._partitions[sizes]
+
+    @property
+    def stated(self) -> set[str]:
+        """Terms that belong to the micro-batch as a whole, as the task says."""
+        return self.one.stated | (set(getattr(self.subject.task, "per_micro_batch", ())) & set(self.one.terms))
+
+    # ------------------------------------------------------------------------------------- floors
+
+    @property
+    def grade(self) -> str:
+        """The precision whose limits hold for the reference."""
+        if self.precision == "fp64":
+            return "fp32" if self.narrowed else "fp64"
+        return grade_of(self.subject, self.precision)
+
+    def scale(self, plain: Plain | None = None) -> float:
+        """What an error is held against at least: |G| that has nearly cancelled accuses nobody."""
+        return CANCELLED * sum((plain or self.one).norms())
+
+    def limits(self, precision: Precision) -> tuple[Limits, Floor]:
+        """What is allowed in a precision; measured once."""
+        if precision not in self._limits:
+            self._limits[precision] = self._measure(precision)
+        return self._limits[precision]
+
+    def _measure(self, precision: Precision) -> tuple[Limits, Floor]:
+        subject, total = self.subject, self.total
+        is_reference = precision == self.precision
+        one = self.gradient if is_reference else self._again(precision, seed=0)
+        own = compare(one, self.gradient, at_least=self.scale())
+        repeat = compare(self._again(precision, seed=1), one, at_least=self.scale())
+        reverse: Difference | None = None
+        if not subject.by_splitting:
+            backwards = self._again(precision, seed=0, order=range(total - 1, -1, -1))
+            reverse = compare(backwards, one, at_least=self.scale())
+        order = reverse.error if reverse is not None else 0.0
+        seen = (own, repeat) if reverse is None else (own, repeat, reverse)
+        grade = self.grade if is_reference else grade_of(subject, precision)
+        rounding = [difference for difference in seen if difference.error <= max(CAPS[grade], own.error)]
+        limits = Limits(grade, own.error, max(repeat.error, order), noise_of(*rounding))
+        floor = Floor(precision=precision, one_fold_error=own.error, repeat=repeat.error, order=order)
+        return limits, floor
+
+    def _again(self, precision: Precision, *, seed: int, order: Sequence[int] | None = None) -> Gradient:
+        parts = self.parts((self.total,), precision, order=order)
+        return plain_pass(self.subject, parts, precision, seed=seed).gradient()
+
+
+def grade_of(subject: Subject, precision: Precision) -> str:
+    """A model whose own weights are half is as exact as those, whatever runs around it."""
+    if precision == "fp32" and any(value.dtype in HALF for value in subject.prototype.parameters()):
+        return "bf16"
+    return precision
