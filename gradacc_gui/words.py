@@ -7,10 +7,22 @@ it gets the English template and gives the template of the user's language, with
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, TypeAlias, assert_never
+from typing import Any, Literal, TypeAlias, assert_never
 
 import msgspec
 
+from gradacc_gui.codes import (
+    ASKERS,
+    END_REASONS,
+    FAILURES,
+    METRICS,
+    PHASES,
+    READINGS,
+    REFUSALS,
+    SETTINGS,
+    SKIPPED,
+    WARNINGS,
+)
 from trainer_backend.protocol import (
     AccumulationChanged,
     AnyCommand,
@@ -73,49 +85,6 @@ def set_translator(translate: Callable[[str], str] | None) -> None:
 
 # ------------------------------------------------------------------------- codes with values
 
-PHASES: Final[dict[str, str]] = {
-    "importing-torch": "Importing torch…",
-    "reading-data": "Reading the data…",
-    "building-model": "Building the model…",
-    "restoring-checkpoint": "Restoring the checkpoint…",
-    "compiling": "Compiling the model…",
-    "training": "Training",
-    "evaluating": "Evaluating…",
-    "saving": "Saving a checkpoint…",
-}
-
-SKIPPED: Final[dict[str, str]] = {
-    "empty": "no valid token or sample in the window, so nothing was updated",
-    "non-finite": "a loss or gradient was NaN or infinite, so the update was skipped",
-    "loss-scale": "the fp16 loss scale was too large; it was lowered and the update skipped",
-}
-
-END_REASONS: Final[dict[str, str]] = {
-    "max_optimizer_steps": "all optimizer steps done",
-    "max_samples": "all samples seen",
-    "epochs": "all epochs done",
-    "stop": "as asked, after the window and a checkpoint",
-    "stop-now": "as asked, at once; the open window will be replayed",
-    "signal": "by a signal from the system, after a checkpoint",
-}
-
-REFUSALS: Final[dict[str, str]] = {
-    "superseded": "a later command took its place",
-    "stale": "it was left over from before this attempt started",
-    "malformed": "the file in the inbox is not a command: {reason}",
-}
-
-WARNINGS: Final[dict[str, str]] = {}
-
-FAILURES: Final[dict[str, str]] = {}
-
-ASKERS: Final[dict[str, str]] = {
-    "schedule": "the schedule",
-    "out-of-memory": "out of memory",
-    "replay": "replay after resume",
-    "someone": "someone",
-}
-
 
 def sentence(table: Mapping[str, str], code: str, values: Mapping[str, Scalar]) -> str:
     """The template of `code` filled with `values`; an unknown code is told with all it brings."""
@@ -134,7 +103,9 @@ class _Values(dict[str, Any]):
 
     def __getitem__(self, key: str) -> Any:  # noqa: ANN401 - any value
         value = super().__getitem__(key)
-        return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else value
+        if isinstance(value, int) and not isinstance(value, bool):
+            return f"{value:,}"
+        return f"{value:.4g}" if isinstance(value, float) else "?" if value is None else value
 
 
 def phase(code: str) -> str:
@@ -159,7 +130,12 @@ def refusal(event: CommandRefused) -> str:
 
 def warning(event: Warned) -> str:
     """Something a person should know, as a sentence."""
-    return _upper(sentence(WARNINGS, event.code, event.values))
+    values = dict(event.values)
+    if isinstance(metric := values.get("metric"), str):
+        values["metric"] = tr(METRICS.get(metric, metric.replace("_", " ")))
+    if isinstance(reason := values.get("reason"), str) and event.code in READINGS:
+        values["reason"] = reason.replace("-", " ")
+    return _upper(sentence(WARNINGS, event.code, values))
 
 
 def failure(event: RunFailed) -> str:
@@ -205,18 +181,6 @@ def wish(command: AnyCommand) -> str:  # noqa: C901, PLR0912 - one case a comman
             return tr("to stop")
         case _:
             assert_never(command)
-
-
-SETTINGS: Final[dict[str, str]] = {
-    "optimizer.learning_rate": "Learning rate",
-    "optimizer.max_grad_norm": "Clip gradient norm",
-    "optimizer.weight_decay": "Weight decay",
-    "optimizer.betas": "Betas",
-    "optimizer.beta2": "β₂",
-    "optimizer.ema_decay": "EMA decay",
-    "accumulation.micro_batch_size": "Micro-batch",
-    "accumulation.gradient_accumulation_steps": "N",
-}
 
 
 def setting(key: str) -> str:
@@ -344,10 +308,6 @@ def _ended(event: RunFinished | RunStopped | RunFailed) -> Line:
             assert_never(event)
 
 
-READINGS: Final = frozenset({"no-gpu", "no-driver", "metric-not-supported"})
-"""Warnings about what cannot be read here: they stand beside the readings, not across the page."""
-
-
 def is_about_readings(event: Warned) -> bool:
     """Whether a warning says that some reading is not to be had."""
-    return event.code in READINGS or event.code.startswith(("nvml", "reading"))
+    return event.code in READINGS

@@ -20,6 +20,7 @@ class StatePill(QWidget):
     def __init__(self) -> None:
         super().__init__()
         self._state: RunStateName = "none"
+        self.setAccessibleName(self.text())
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
 
     def set_state(self, state: RunStateName) -> None:
@@ -81,7 +82,7 @@ class Header(QFrame):
         self.setFixedHeight(68)
         row = QHBoxLayout(self)
         row.setContentsMargins(space(4), space(2), space(4), space(2))
-        row.setSpacing(space(5))
+        row.setSpacing(space(4))
         row.addLayout(self._build_name(), 1)
         row.addLayout(self._build_equation())
         row.addLayout(self._build_step())
@@ -140,7 +141,7 @@ class Header(QFrame):
         line.addWidget(self.last_step)
         line.addStretch(1)
         self.strip = WindowStrip()
-        self.strip.setMinimumWidth(176)
+        self.strip.setMinimumWidth(152)
         self.strip_words = label("", "help")
         for part in (line, self.strip, self.strip_words):
             column.addLayout(part) if isinstance(part, QHBoxLayout) else column.addWidget(part)
@@ -167,7 +168,8 @@ class Header(QFrame):
         effective = 1
         for factor in factors:
             effective *= factor or 0
-        put(self.effective.value, count(effective) if all(factors) else DASH)
+        put(self.effective.value, _fitting(effective) if all(factors) else DASH)
+        self.effective.setToolTip(count(effective) if all(factors) else "")
 
     def _show_step(self, state: HeaderState) -> None:
         put(self.step, tr("Step {step}").format(step=count(state.step)))
@@ -175,6 +177,11 @@ class Header(QFrame):
         running = state.state in ("running", "pausing", "stopping")
         self.strip.set_progress(state.window_cells, state.window_done, running=running)
         put(self.strip_words, strip_words(state))
+
+
+def _fitting(value: int) -> str:
+    """The number itself while it fits beside the others, else three figures of it."""
+    return count(value) if value < 1_000_000 else short(value)
 
 
 def value_labels(header: Header) -> list[QLabel]:

@@ -52,13 +52,13 @@ def gibibytes(value: int | None) -> str:
 
 
 def clock_s(seconds: float | None) -> str:
-    """Elapsed time: 0:08:41, and 2 d 3:04:05 beyond a day."""
+    """Elapsed time: 0:08:41, and 2 d 3:04 beyond a day."""
     if seconds is None or seconds < 0 or not math.isfinite(seconds):
         return DASH
     whole = int(seconds)
     days, rest = divmod(whole, DAY_S)
-    text = f"{rest // HOUR_S}:{rest % HOUR_S // MINUTE_S:02}:{rest % MINUTE_S:02}"
-    return f"{days} d {text}" if days else text
+    text = f"{rest // HOUR_S}:{rest % HOUR_S // MINUTE_S:02}"
+    return f"{days} d {text}" if days else f"{text}:{rest % MINUTE_S:02}"
 
 
 def left_s(seconds: float | None) -> str:

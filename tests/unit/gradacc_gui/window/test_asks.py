@@ -61,7 +61,9 @@ def test_answers_to_other_windows_are_not_taken_for_ours() -> None:
     """Two windows command one run; each shows its own asks as its own."""
     asks, mine, theirs = Asks(), SetAccumulation(steps=3), SetAccumulation(steps=5)
     asks.sent(mine)
-    assert not asks.apply(records(CommandAccepted(command_id=theirs.id, applies_at_step=9), changed(theirs, 9)))
+    assert not asks.apply(
+        records(CommandAccepted(command_id=theirs.id, applies_at_step=9), changed(theirs, 9))
+    )
     ask = asks.newest(SetAccumulation)
     assert ask is not None
     assert ask.answer == "asked"

@@ -25,7 +25,7 @@ from trainer_backend.protocol import (
 )
 
 
-def started(**values: Any) -> RunStarted:  # noqa: ANN401 - any field's value
+def started(**values: Any) -> RunStarted:
     """A run that starts with b = 8, N = 4."""
     fields: dict[str, Any] = {
         "name": "r",
@@ -80,7 +80,15 @@ def take(in_force: InForce, *events: AnyEvent, at: float = 0.0) -> None:
 def setting(key: str, after: object) -> SettingChanged:
     """A setting that changed."""
     return msgspec.convert(
-        {"command_id": None, "step": 9, "key": key, "before": None, "after": after, "asked_by": "x", "asked_at": 0.0},
+        {
+            "command_id": None,
+            "step": 9,
+            "key": key,
+            "before": None,
+            "after": after,
+            "asked_by": "x",
+            "asked_at": 0.0,
+        },
         SettingChanged,
     )
 
@@ -96,9 +104,7 @@ def test_changes_follow_one_another() -> None:
     take(in_force, started())
     assert in_force.settings is not None
     assert (in_force.settings.effective_batch, in_force.settings.beta2) == (32, 0.95)
-    change = AccumulationChanged(
-        command_id=None, step=9, before=4, after=3, asked_by="x", asked_at=0.0
-    )
+    change = AccumulationChanged(command_id=None, step=9, before=4, after=3, asked_by="x", asked_at=0.0)
     out_of_memory = OutOfMemoryRecovered(
         step=10,
         phase="backward",
@@ -128,7 +134,7 @@ def test_a_run_whose_recipe_is_unreadable_still_shows_its_batch() -> None:
 
 
 def test_only_checkpoints_that_are_kept_can_be_gone_back_to() -> None:
-    """keep = 2, and those after the step that was rolled back to are gone."""
+    """Keep = 2, and those after the step that was rolled back to are gone."""
     in_force = InForce(config())
     take(in_force, started())
     for step in (10, 20, 30):

@@ -23,7 +23,9 @@ SETTINGS = Settings(
 )
 
 
-@pytest.mark.parametrize("text", ["", " ", "abc", "0", "-4", "0.5", "1e3", "10" * 9, "1000001", "²", "٣", "1 2"])
+@pytest.mark.parametrize(
+    "text", ["", " ", "abc", "0", "-4", "0.5", "1e3", "10" * 9, "1000001", "²", "٣", "1 2"]
+)
 def test_nonsense_for_n_gets_a_sentence_with_the_remedy(text: str) -> None:
     """Every refused text is answered by the range that would be right."""
     problem = steering.parse_count(text, "N")
@@ -31,7 +33,9 @@ def test_nonsense_for_n_gets_a_sentence_with_the_remedy(text: str) -> None:
     assert problem.startswith("N must be a whole number from 1 to 1,000,000")
 
 
-@pytest.mark.parametrize(("text", "value"), [("8", 8), (" 16 ", 16), ("1,000", 1000), ("1_000_000", 1_000_000)])
+@pytest.mark.parametrize(
+    ("text", "value"), [("8", 8), (" 16 ", 16), ("1,000", 1000), ("1_000_000", 1_000_000)]
+)
 def test_a_whole_number_is_taken_however_it_is_grouped(text: str, value: int) -> None:
     """Blanks and separators are no slip."""
     assert steering.parse_count(text, "N") == value

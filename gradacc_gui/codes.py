@@ -1,0 +1,164 @@
+"""Codes that the trainer reports, and their sentences: the one list to translate. No Qt.
+
+{names} are the values that come with a code. A sentence says what happened and what to do about it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PHASES: Final[dict[str, str]] = {
+    "importing-torch": "Importing torch…",
+    "reading-data": "Reading the data…",
+    "building-model": "Building the model…",
+    "restoring-checkpoint": "Restoring the checkpoint…",
+    "compiling": "Compiling the model…",
+    "training": "Training",
+    "evaluating": "Evaluating…",
+    "saving": "Saving a checkpoint…",
+}
+
+SKIPPED: Final[dict[str, str]] = {
+    "empty": "no valid token or sample in the window, so nothing was updated",
+    "non-finite": "a loss or gradient was NaN or infinite, so the update was skipped",
+    "loss-scale": "the fp16 loss scale was too large; it was lowered and the update skipped",
+}
+
+END_REASONS: Final[dict[str, str]] = {
+    "max_optimizer_steps": "all optimizer steps are done",
+    "max_samples": "all samples were seen",
+    "epochs": "all epochs are done",
+    "stop": "as asked, after the step and a checkpoint",
+    "stop-now": "as asked, at once; the open step is replayed at Resume",
+    "signal": "the system asked it to end; a checkpoint was saved",
+}
+
+REFUSALS: Final[dict[str, str]] = {
+    "superseded": "a later command took its place",
+    "stale": "it was left over from before this attempt started",
+    "malformed": "the file in the inbox is not a command: {reason}",
+    "run-is-ending": "the run is ending",
+    "out-of-range": "{message}",
+    "not-divisible": "an effective batch of {effective_batch} cannot be cut into micro-batches of {size}; "
+    "the nearest sizes that fit are {below} and {above}",
+    "no-beta2": "this optimizer has no β₂ to scale",
+    "no-ema": "this run keeps no average of its weights",
+    "already-paused": "the run is paused already",
+    "not-paused": "the run is not paused",
+    "no-checkpoint": "there is no checkpoint to go back to",
+    "rolling-back": "the run is being rolled back; ask again once it stands there",
+}
+
+WARNINGS: Final[dict[str, str]] = {
+    # What cannot be read here (see READINGS).
+    "nvml-library-missing": "No NVIDIA driver was found, so a GPU's memory, utilisation and power are not "
+    "shown; the process and the machine are.",
+    "nvml-driver-not-loaded": "The NVIDIA driver is installed and not loaded; its readings are not shown.",
+    "nvml-driver-mismatch": "The NVIDIA driver was updated under the running system; restart the machine to "
+    "get its readings back.",
+    "nvml-no-permission": "This user may not read the NVIDIA driver, so its readings are not shown.",
+    "nvml-binding-missing": "The package nvidia-ml-py is missing in the trainer's interpreter, so a GPU's "
+    "readings are not shown.",
+    "nvml-failed": "The NVIDIA driver does not answer ({reason}), so its readings are not shown.",
+    "gpu-lost": "The GPU can no longer be read ({reason}); its readings end here.",
+    "gpu-not-matched": "The driver does not list the GPU that torch uses (device {device}), so its readings "
+    "are left out rather than taken from another card.",
+    "metric-not-supported": "This machine does not tell its {metric} ({reason}); that line has a gap.",
+    "device-readings-not-available": "A device of kind {kind} tells only what torch allocated on it.",
+    "readings-failed": "Reading memory and power failed ({reason}); training goes on without them.",
+    # The run's own.
+    "inbox-failed": "Commands cannot be read from the run's inbox ({error}); the run goes on unsteered.",
+    "replay-ended": "A new wish at step {step} ended the replay of what was changed before the interruption.",
+    "source-changed": "The code of {entry} has changed since this run began; it goes on with the new code.",
+    "checkpoint-not-saved": "The checkpoint at step {step} could not be saved ({reason}); training goes on. "
+    "Make room on the disk.",
+    "checkpoint-damaged": "The checkpoint of step {step} is damaged ({reason}); an older one is taken.",
+    "replay-declined": "From step {step} on, what was changed before the interruption is not applied again.",
+    # The model and the loss.
+    "batch-norm": "BatchNorm ({modules} modules, first {first}) sees each micro-batch of {micro_batch_size} "
+    "on its own, not the effective batch. Use GroupNorm or LayerNorm, a larger micro-batch, or a momentum of "
+    "{suggested_momentum}.",
+    "optimizer-in-backward": "A hook on {parameter} runs inside the backward and may change it before the "
+    "step's end; accumulation is then not exact.",
+    "reentrant-checkpointing": "{parameter} is shared under reentrant checkpointing; its micro-batch norms "
+    "are wrong. Use use_reentrant=False.",
+    "half-gradients": "{parameters} parameters gather their gradients in half precision, which is inexact; "
+    "accumulation.gradient_dtype = fp32 is exact.",
+    "loss-half": "The total of {term} is {dtype}; return it in fp32, or it is refused.",
+    "loss-mean": "The total of {term} looks like a mean, while its weight says it is a sum. Return the sum.",
+    "loss-weight-not-additive": "The weight of {term} for a batch is not that of its parts together; the "
+    "micro-batches of a step will not add up to the large batch.",
+    "loss-not-additive": "The loss {term} of a batch is not the sum of its parts'; N micro-batches are then "
+    "another loss than one large batch. Contrastive and batch-wide losses are such.",
+    # The data.
+    "no-validation-data": "{samples} samples are too few to hold any out, so there is no validation loss.",
+    "images-skipped": "{count} images cannot be read and are left out.",
+    "records-skipped": "{count} records of the {data} data cannot be read and are left out.",
+    "records-cut": "{count} records of the {data} data are longer than {max_length} tokens and were cut.",
+    "records-without-answer": "{count} records of the {data} data have no answer to learn and are left out.",
+    "no-chat-template": "The tokenizer brings no chat template; a plain one is used.",
+    "merged-export-not-offered": "Weights trained with {method} are saved as an adapter; merging is not offered.",
+}
+
+READINGS: Final = frozenset(
+    {
+        "nvml-library-missing",
+        "nvml-driver-not-loaded",
+        "nvml-driver-mismatch",
+        "nvml-no-permission",
+        "nvml-binding-missing",
+        "nvml-failed",
+        "gpu-lost",
+        "gpu-not-matched",
+        "metric-not-supported",
+        "device-readings-not-available",
+        "readings-failed",
+    }
+)
+"""Warnings about what cannot be read here: they stand beside the readings, not across the page."""
+
+METRICS: Final[dict[str, str]] = {
+    "memory": "device memory",
+    "memory_used": "used memory",
+    "memory_reserved": "reserved memory",
+    "memory_total": "total memory",
+    "process_memory": "memory of this process",
+    "torch_memory": "torch memory",
+    "utilization": "utilisation",
+    "temperature": "temperature",
+    "power": "power",
+    "energy": "energy",
+    "process_rss": "process memory",
+    "workers_rss": "memory of loader workers",
+    "host_memory": "machine memory",
+    "process_cpu": "CPU use of the process",
+    "host_cpu": "CPU use",
+}
+
+FAILURES: Final[dict[str, str]] = {
+    "out-of-memory": "Out of memory, and a smaller micro-batch did not help: {reason}",
+    "import-error": "A module is missing in the trainer's interpreter: {reason}",
+}
+"""Only codes that need other words than the trainer's own sentence (`RunFailed.reason`)."""
+
+OWN_SENTENCE: Final = frozenset(
+    {"error", "exception", "usage", "refused", "non-finite-halt", "non-finite-in-a-row"}
+)
+"""Failures whose sentence the trainer makes itself, from what only it knows."""
+
+ASKERS: Final[dict[str, str]] = {
+    "schedule": "the schedule",
+    "out-of-memory": "out of memory",
+    "replay": "replayed after resume",
+}
+"""Who asked, when it was the trainer itself."""
+
+SETTINGS: Final[dict[str, str]] = {
+    "optimizer.learning_rate": "Learning rate",
+    "optimizer.max_grad_norm": "Clip gradient norm",
+    "optimizer.weight_decay": "Weight decay",
+    "optimizer.beta2": "β₂",
+    "optimizer.ema_decay": "EMA decay",
+    "accumulation.micro_batch_size": "Micro-batch",
+    "accumulation.gradient_accumulation_steps": "N",
+}

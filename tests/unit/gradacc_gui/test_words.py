@@ -1,0 +1,296 @@
+"""Every code that the program emits has its sentence, in one place."""
+
+from __future__ import annotations
+
+import ast
+import re
+import string
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import pytest
+
+import trainer_backend
+from gradacc_gui import codes, words
+from trainer_backend.protocol import (
+    FACTS,
+    AccumulationChanged,
+    AnyCommand,
+    ArtifactSaved,
+    CheckpointSaved,
+    CommandAccepted,
+    CommandRefused,
+    Fact,
+    MeasurementsLost,
+    NonFiniteSeen,
+    OutOfMemoryRecovered,
+    Pause,
+    Paused,
+    PhaseEntered,
+    Resume,
+    Resumed,
+    RollBack,
+    RolledBack,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    RunStopped,
+    SaveCheckpoint,
+    SetAccumulation,
+    SetLearningRate,
+    SetMaxGradNorm,
+    SetMicroBatchSize,
+    SettingChanged,
+    Stop,
+    Warned,
+)
+
+BACKEND = Path(trainer_backend.__file__).parent
+PLACES = {
+    "_Refusal": codes.REFUSALS,
+    "_refuse": codes.REFUSALS,
+    "CommandRefused": codes.REFUSALS,
+    "Warned": codes.WARNINGS,
+    "_warn": codes.WARNINGS,
+    "warn": codes.WARNINGS,
+    "NonFiniteError": codes.OWN_SENTENCE,
+    "Failure": codes.OWN_SENTENCE | set(codes.FAILURES),
+    "RunFailed": codes.OWN_SENTENCE | set(codes.FAILURES),
+}
+"""Calls that bring a code, and the table that words it."""
+CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)+|stale|superseded|malformed")
+
+
+def emitted() -> Iterator[tuple[str, str, str]]:
+    """(place, call, code) for each literal code in the trainer's source."""
+    for path in sorted(BACKEND.rglob("*.py")):
+        if "verify" in path.parts:
+            continue  # a certificate has remarks of its own, which its report words
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in PLACES:
+                given = [word.value for word in node.keywords if word.arg == "code"] or node.args[:2]
+                for value in given:
+                    if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                        if CODE.fullmatch(value.value):
+                            yield f"{path.name}:{node.lineno}", name, value.value
+
+
+def test_every_literal_code_of_the_trainer_is_worded() -> None:
+    """A new code without a sentence fails here, with its place."""
+    found = list(emitted())
+    assert len(found) > 20
+    missing = [(place, code) for place, name, code in found if code not in PLACES[name]]
+    assert missing == []
+
+
+def test_every_code_that_is_chosen_at_run_time_is_worded() -> None:
+    """Codes that come from tables and functions instead of literals."""
+    from trainer_backend.readings.nvml import BINDING_MISSING, OPENING
+
+    chosen = {*OPENING.values(), BINDING_MISSING, "replay-ended", "replay-declined"}
+    chosen |= {"loss-mean", "loss-weight-not-additive", "loss-not-additive"}
+    assert chosen <= set(codes.WARNINGS)
+
+
+def test_every_phase_has_words() -> None:
+    """The literal type names them all."""
+    phases = get_args(get_type_hints(PhaseEntered)["phase"])
+    assert set(phases) == set(codes.PHASES)
+
+
+def test_readings_are_warnings() -> None:
+    """What stands beside the readings is worded like the rest."""
+    assert set(codes.WARNINGS) >= codes.READINGS
+
+
+@pytest.mark.parametrize("table", ["REFUSALS", "WARNINGS", "FAILURES", "SKIPPED", "END_REASONS"])
+def test_a_value_that_is_missing_never_breaks_a_sentence(table: str) -> None:
+    """A newer trainer may bring other values."""
+    for code, template in getattr(codes, table).items():
+        text = words.sentence(getattr(codes, table), code, {})
+        assert text
+        names = [name for _, name, _, _ in string.Formatter().parse(template) if name]
+        assert text.count("?") >= len(names)
+
+
+def test_an_unknown_code_is_told_with_all_it_brings() -> None:
+    """Better clumsy words than none."""
+    assert words.sentence({}, "new-thing", {"step": 3}) == "new thing (step = 3)"
+    assert words.warning(Warned(code="disk-nearly-full", values={})) == "Disk nearly full"
+
+
+def test_values_are_readable_numbers() -> None:
+    """Thousands marked, floats short."""
+    text = words.sentence({"x": "{a} and {b}"}, "x", {"a": 1_000_000, "b": 0.123456789})
+    assert text == "1,000,000 and 0.1235"
+
+
+def test_a_metric_is_named_in_words() -> None:
+    """power, not power_watts; the reason without dashes."""
+    warned = Warned(
+        code="metric-not-supported", values={"metric": "process_memory", "reason": "pid-namespace"}
+    )
+    assert "memory of this process (pid namespace)" in words.warning(warned)
+
+
+STARTED = RunStarted(
+    name="r",
+    pid=1,
+    host="h",
+    versions={"python": "3.11", "torch": "2.14"},
+    commit="",
+    devices=(),
+    precision="fp32",
+    parameters=840_000,
+    micro_batch_size=8,
+    accumulation_steps=4,
+    world_size=1,
+    horizon_samples=None,
+    max_samples=None,
+    max_optimizer_steps=10,
+    samples_per_epoch=None,
+    loss_unit="token",
+    gradient_norm_every=0,
+    from_step=0,
+    from_samples=0,
+    from_tokens=0,
+)
+LINES: list[tuple[Fact, str | None]] = [
+    (PhaseEntered(phase="training"), None),
+    (CommandAccepted(command_id="a", applies_at_step=3), None),
+    (ArtifactSaved(step=1, kind="text", path="p", caption="c"), None),
+    (STARTED, "Run started, 0.84 M parameters"),
+    (
+        CommandRefused(command_id="a", code="stale"),
+        "Refused: it was left over from before this attempt started",
+    ),
+    (
+        AccumulationChanged(command_id="a", step=62, before=4, after=8, asked_by="schedule", asked_at=0.0),
+        "N 4 → 8 at step 62",
+    ),
+    (
+        SettingChanged(
+            command_id="a",
+            step=62,
+            key="optimizer.learning_rate",
+            before=1e-3,
+            after=2e-3,
+            asked_by="ada",
+            asked_at=0.0,
+        ),
+        "Learning rate 0.001 → 0.002 at step 62",
+    ),
+    (Paused(command_id=None, step=5, samples_seen=1), "Paused after step 5"),
+    (Resumed(command_id=None, step=5, samples_seen=1), "Went on after step 5"),
+    (
+        CheckpointSaved(command_id=None, step=1000, samples_seen=1, path="c", size_bytes=1, duration_s=0.1),
+        "Checkpoint at step 1,000",
+    ),
+    (
+        OutOfMemoryRecovered(
+            step=9,
+            phase="backward",
+            micro_batch_size_before=8,
+            micro_batch_size=4,
+            accumulation_steps_before=4,
+            accumulation_steps=8,
+            effective_batch=32,
+            device="cpu",
+        ),
+        "Out of memory at step 9 (backward): micro-batch 8 → 4, N 4 → 8; the effective batch stays 32 and no "
+        "sample was lost",
+    ),
+    (
+        NonFiniteSeen(
+            step=9,
+            index=1,
+            quantity="loss",
+            value=float("nan"),
+            policy="skip",
+            sample_indices=(3, 4),
+            in_a_row=1,
+        ),
+        "Loss nan at step 9, micro-batch 2: update skipped",
+    ),
+    (
+        RolledBack(command_id=None, from_step=90, to_step=50, to_samples=1, to_tokens=1),
+        "Rolled back from step 90 to 50",
+    ),
+    (MeasurementsLost(first=5, last=9), "5 measurements lost: the disk was full or too slow"),
+    (Warned(code="no-chat-template"), "The tokenizer brings no chat template; a plain one is used."),
+    (RunFinished(step=10, samples_seen=1, reason="epochs"), "Finished at step 10"),
+    (RunStopped(step=10, samples_seen=1, reason="stop"), "Stopped after step 10"),
+    (RunFailed(step=10, samples_seen=1, reason="It broke."), "Failed at step 10: It broke."),
+]
+
+
+@pytest.mark.parametrize(("fact", "text"), LINES, ids=lambda value: type(value).__name__)
+def test_a_facts_line_in_the_decision_log(fact: Fact, text: str | None) -> None:
+    """Facts become lines; answers and phases do not."""
+    line = words.line(fact)
+    assert (line.text if line else None) == text
+
+
+def test_no_fact_is_forgotten_here() -> None:
+    """Each kind of fact has a line above."""
+    assert {type(fact).__name__ for fact, _ in LINES} == set(FACTS)
+
+
+WISHES: list[tuple[AnyCommand, str]] = [
+    (SetAccumulation(steps=8), "N = 8"),
+    (SetMicroBatchSize(size=4), "micro-batch = 4"),
+    (SetLearningRate(value=1e-3), "learning rate = 0.001"),
+    (SetMaxGradNorm(value=1.0), "clip at 1"),
+    (SetMaxGradNorm(value=None), "no clipping"),
+    (Pause(), "a pause"),
+    (Resume(), "to go on"),
+    (SaveCheckpoint(), "a checkpoint"),
+    (RollBack(), "to roll back to the last good checkpoint"),
+    (RollBack(step=7), "to roll back to step 7"),
+    (Stop(), "to stop"),
+    (Stop(now=True), "to stop now"),
+]
+
+
+@pytest.mark.parametrize(("command", "text"), WISHES, ids=lambda value: type(value).__name__)
+def test_a_commands_wish_in_words(command: AnyCommand, text: str) -> None:
+    """What "Asked for …" goes on with."""
+    assert words.wish(command) == text
+    assert {type(each) for each, _ in WISHES} == set(get_args(AnyCommand))
+
+
+def test_the_translator_gets_templates_with_their_names() -> None:
+    """One seam: a language is a function from template to template."""
+    seen: list[str] = []
+
+    def shout(template: str) -> str:
+        seen.append(template)
+        return template.replace("Checkpoint at step", "Sicherung bei Schritt")
+
+    words.set_translator(shout)
+    try:
+        saved = CheckpointSaved(
+            command_id=None, step=7, samples_seen=1, path="c", size_bytes=1, duration_s=0.1
+        )
+        line = words.line(saved)
+    finally:
+        words.set_translator(None)
+    assert line is not None
+    assert line.text == "Sicherung bei Schritt 7"
+    assert "Checkpoint at step {step:,}" in seen
+
+
+def test_words_need_no_qt() -> None:
+    """A command line can use them."""
+    import subprocess
+
+    code = "import sys, gradacc_gui.words; print([m for m in sys.modules if m.startswith('PySide6')])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=BACKEND.parent
+    )
+    assert done.stdout.strip() == "[]"

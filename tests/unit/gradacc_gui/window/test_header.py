@@ -1,0 +1,136 @@
+"""The header and the window strip."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QColor, QImage
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from gradacc_gui.theme import current_theme
+from gradacc_gui.window.header import Header, value_labels
+from gradacc_gui.window.header_state import STATE_WORDS, HeaderState, strip_words
+from gradacc_gui.window.window_strip import MOST_CELLS, WindowStrip
+
+STATE = HeaderState(
+    name="stdlib-gpt",
+    detail="bf16 · AdamW",
+    state="running",
+    micro_batch_size=8,
+    accumulation_steps=8,
+    world_size=1,
+    step=124,
+    last_step=2000,
+    window_cells=8,
+    window_done=4,
+    samples_per_s=218.0,
+    tokens_per_s=27_900.0,
+    elapsed_s=521.0,
+    left="2 h 11 min left",
+)
+
+
+@pytest.fixture
+def header(qtbot: QtBot, styled: QApplication) -> Header:
+    """As wide as it is at 1280 pixels."""
+    made = Header()
+    qtbot.addWidget(made)
+    made.resize(1196, 68)
+    made.show()
+    return made
+
+
+def test_it_shows_the_equation_the_place_and_the_speed(header: Header) -> None:
+    """8 × 8 × 1 = 64."""
+    header.show_state(STATE)
+    texts = [label.text() for label in value_labels(header)]
+    assert texts == ["8", "8", "1", "64", "218", "27.9\u202fk", "0:08:41"]
+    assert header.step.text() == "Step 124"
+    assert header.last_step.text() == "of 2,000"
+    assert header.strip.progress() == (4, 8)
+    assert header.strip_words.text() == "micro-batch 5 of 8 in this step"
+    assert header.time.unit.text() == "2 h 11 min left"
+    assert header.pill.text() == "Running"
+
+
+def test_without_a_run_there_are_dashes_and_no_zeros(header: Header) -> None:
+    """Unknown is not 0."""
+    header.show_state(HeaderState())
+    assert {label.text() for label in value_labels(header)} == {"–"}
+    assert header.name.full_text() == "No run yet"
+
+
+def test_nothing_is_clipped_with_large_numbers_at_1280_pixels(header: Header) -> None:
+    """Every value label is as wide as its text."""
+    state = msgspec.structs.replace(
+        STATE,
+        name="a name that is much too long for any header of any window",
+        micro_batch_size=1024,
+        accumulation_steps=4096,
+        step=123_456,
+        last_step=1_000_000,
+        elapsed_s=400_000.0,
+    )
+    header.show_state(state)
+    QApplication.processEvents()
+    for label in (*value_labels(header), header.step, header.last_step):
+        assert label.width() >= label.fontMetrics().horizontalAdvance(label.text()), label.text()
+    assert header.name.toolTip() == state.name
+
+
+@pytest.mark.parametrize("state", list(STATE_WORDS))
+def test_every_state_has_a_word_and_a_colour_of_the_theme(header: Header, state: str) -> None:
+    """A state is never told by colour alone."""
+    header.show_state(msgspec.convert({"state": state}, HeaderState))
+    assert header.pill.accessibleName() == STATE_WORDS[state][0]  # type: ignore[index]  # a key of it
+    assert hasattr(current_theme(), STATE_WORDS[state][1])  # type: ignore[index]  # likewise
+
+
+def test_a_run_that_is_paused_counts_what_is_done(header: Header) -> None:
+    """ "Micro-batch 9 of 8" is never said."""
+    paused = msgspec.structs.replace(STATE, state="paused", window_done=8)
+    assert strip_words(paused) == "8 of 8 micro-batches"
+    running = msgspec.structs.replace(STATE, window_done=8)
+    assert strip_words(running) == "micro-batch 8 of 8 in this step"
+
+
+def colour_at(image: QImage, x: float) -> QColor:
+    """The pixel in the middle of the strip."""
+    return image.pixelColor(int(x), image.height() // 2)
+
+
+def test_the_strip_fills_one_cell_for_each_micro_batch(qtbot: QtBot, styled: QApplication) -> None:
+    """Done, running and empty cells have three colours."""
+    strip = WindowStrip()
+    qtbot.addWidget(strip)
+    strip.resize(200, 8)
+    strip.set_progress(8, 4, running=True)
+    image = strip.grab().toImage().convertToFormat(QImage.Format.Format_RGB32)
+    theme = current_theme()
+    colours = [colour_at(image, rect.center().x()).name() for rect in strip.cell_rects()]
+    assert colours[:4] == [theme.accent] * 4
+    assert colours[5:] == [theme.line] * 3
+    assert colours[4] not in (theme.accent, theme.line)
+    assert strip.accessibleDescription() == "4 of 8 micro-batches done"
+
+
+def test_more_micro_batches_than_fit_are_one_bar(qtbot: QtBot, styled: QApplication) -> None:
+    """33 and more: a share of one bar."""
+    strip = WindowStrip()
+    qtbot.addWidget(strip)
+    strip.resize(200, 8)
+    strip.set_progress(MOST_CELLS + 1, 11, running=True)
+    assert len(strip.cell_rects()) == 1
+    strip.set_progress(MOST_CELLS, 11, running=True)
+    assert len(strip.cell_rects()) == MOST_CELLS
+
+
+def test_progress_beyond_the_window_is_cut(qtbot: QtBot, styled: QApplication) -> None:
+    """A re-split window may have more micro-batches than N; never more cells filled than there are."""
+    strip = WindowStrip()
+    qtbot.addWidget(strip)
+    strip.set_progress(4, 9, running=True)
+    assert strip.progress() == (4, 4)
+    strip.setAttribute(Qt.WidgetAttribute.WA_DontShowOnScreen)

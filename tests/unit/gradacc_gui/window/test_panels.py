@@ -1,0 +1,193 @@
+"""Memory, the decision log, the run's buttons."""
+
+from __future__ import annotations
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from gradacc_gui.session.stopping import Rung
+from gradacc_gui.window.decision_log import MOST_LINES, DecisionLog, Entry
+from gradacc_gui.window.header_state import STATE_WORDS, RunStateName
+from gradacc_gui.window.memory_panel import MemoryPanel
+from gradacc_gui.window.run_buttons import RunButtons
+from gradacc_gui.words import Line
+from trainer_backend.protocol import (
+    AccumulationChanged,
+    CheckpointSaved,
+    CommandAccepted,
+    DeviceSampled,
+    HostSampled,
+    Pause,
+    Record,
+    Resume,
+    RollBack,
+)
+
+GIB = 2**30
+
+
+def device(**values: int | None) -> DeviceSampled:
+    """A reading of which nothing is known but what is given."""
+    names = DeviceSampled.__struct_fields__
+    fields = dict.fromkeys(names) | {"device": 0} | values
+    return DeviceSampled(**fields)  # type: ignore[arg-type]  # by name
+
+
+def host() -> HostSampled:
+    """A reading of the machine."""
+    return HostSampled(
+        process_rss_bytes=2 * GIB,
+        workers_rss_bytes=None,
+        host_memory_used_bytes=8 * GIB,
+        host_memory_total_bytes=16 * GIB,
+        process_cpu_percent=99.0,
+        host_cpu_percent=10.0,
+    )
+
+
+def test_a_gpus_four_lines_are_told_apart(qtbot: QtBot, styled: QApplication) -> None:
+    """Allocated, reserved, this process, whole device: never one under another's name."""
+    panel = MemoryPanel()
+    qtbot.addWidget(panel)
+    sample = device(
+        memory_used_bytes=7 * GIB,
+        memory_total_bytes=12 * GIB,
+        process_memory_bytes=5 * GIB,
+        torch_allocated_bytes=3 * GIB,
+        torch_reserved_bytes=4 * GIB,
+    )
+    panel.show_samples(sample, host(), has_gpu=True)
+    assert panel.texts() == [
+        ("torch allocated", "3.00 GiB"),
+        ("torch reserved", "4.00 GiB"),
+        ("this process", "5.00 GiB"),
+        ("whole device", "7.00 GiB"),
+    ]
+    assert panel.hint.text() == "of 12.0 GiB"
+
+
+def test_what_a_gpu_does_not_tell_is_not_known_rather_than_zero(qtbot: QtBot, styled: QApplication) -> None:
+    """And the reason stands below."""
+    panel = MemoryPanel()
+    qtbot.addWidget(panel)
+    panel.show_samples(device(memory_used_bytes=7 * GIB), None, has_gpu=True)
+    assert ("this process", "not known") in panel.texts()
+    panel.set_reason("This GPU does not tell what one process holds.")
+    assert not panel.reason.isHidden()
+
+
+def test_without_a_gpu_the_process_and_the_machine_are_shown(qtbot: QtBot, styled: QApplication) -> None:
+    """Two lines, of the machine's memory."""
+    panel = MemoryPanel()
+    qtbot.addWidget(panel)
+    panel.show_samples(None, host(), has_gpu=False)
+    assert panel.texts() == [("this process", "2.00 GiB"), ("whole machine", "8.00 GiB")]
+
+
+def test_the_log_tells_facts_newest_first_and_leaves_answers_out(qtbot: QtBot, styled: QApplication) -> None:
+    """An acceptance is told in the N panel; its effect is the decision."""
+    log = DecisionLog()
+    qtbot.addWidget(log)
+    log.take(
+        [
+            Record(1, 1, 10.0, CommandAccepted(command_id="a", applies_at_step=62)),
+            Record(
+                2,
+                1,
+                11.0,
+                AccumulationChanged(command_id="a", step=62, before=4, after=8, asked_by="ada", asked_at=9.0),
+            ),
+            Record(
+                3,
+                1,
+                12.0,
+                CheckpointSaved(
+                    command_id=None, step=100, samples_seen=1, path="c", size_bytes=1, duration_s=0.5
+                ),
+            ),
+        ]
+    )
+    assert [entry.text for entry in log.model.entries()] == [
+        "Checkpoint at step 100",
+        "N 4 → 8 at step 62 (ada)",
+    ]
+    assert not log.view.isHidden()
+
+
+def test_the_log_stays_bounded(qtbot: QtBot, styled: QApplication) -> None:
+    """A NaN in each of a million steps must not fill the window's memory."""
+    log = DecisionLog()
+    qtbot.addWidget(log)
+    for batch in range(3):
+        log.add([Entry(float(i), Line(f"{batch}:{i}")) for i in range(MOST_LINES)])
+    assert log.model.rowCount() == MOST_LINES
+    assert log.model.entries()[0].text == f"2:{MOST_LINES - 1}"
+
+
+def test_a_long_line_is_wrapped_and_not_cut(qtbot: QtBot, styled: QApplication) -> None:
+    """Its row is as high as its words need."""
+    log = DecisionLog()
+    qtbot.addWidget(log)
+    log.resize(280, 400)
+    log.add([Entry(0.0, Line("word " * 40)), Entry(1.0, Line("short"))])
+    log.show()
+    QApplication.processEvents()
+    model = log.model
+    heights = [log.view.visualRect(model.index(row)).height() for row in range(2)]
+    assert heights[1] > 3 * heights[0]
+
+
+@pytest.mark.parametrize("state", list(STATE_WORDS))
+def test_each_state_offers_what_can_be_done_and_no_more(
+    qtbot: QtBot, styled: QApplication, state: RunStateName
+) -> None:
+    """A run that ended resumes; one that lives pauses and stops; none is stuck without a button."""
+    buttons = RunButtons()
+    qtbot.addWidget(buttons)
+    buttons.set_state(state)
+    can_pause = state in ("running", "paused")
+    assert buttons.pause.isEnabled() == can_pause
+    assert buttons.checkpoint.isEnabled() == can_pause
+    assert buttons.stop.isEnabled() == (state in ("loading", "running", "pausing", "paused", "stopping"))
+    assert buttons.resume.isHidden() == (state not in ("stopped", "failed", "interrupted"))
+
+
+def test_pause_becomes_resume(qtbot: QtBot, styled: QApplication) -> None:
+    """One button, whose word says what it will do."""
+    buttons = RunButtons()
+    qtbot.addWidget(buttons)
+    for state, word, kind in (("running", "Pause", Pause), ("paused", "Resume", Resume)):
+        buttons.set_state(state)
+        assert buttons.pause.text() == word
+        with qtbot.waitSignal(buttons.asked) as caught:
+            qtbot.mouseClick(buttons.pause, Qt.MouseButton.LeftButton)
+        assert isinstance(caught.args[0], kind)
+
+
+def test_a_stop_climbs_only_where_this_window_asked(qtbot: QtBot, styled: QApplication) -> None:
+    """Ending the process is offered after a stop was asked, not before."""
+    buttons = RunButtons()
+    qtbot.addWidget(buttons)
+    buttons.set_state("running")
+    assert not buttons.stop_force.isVisible()
+    buttons.set_state("stopping", rung=Rung.ASKED_NOW)
+    assert buttons.stop_force.isVisible()
+    assert not buttons.stop_now.isEnabled()
+    assert "checkpoint" in buttons.words.text()
+
+
+def test_a_live_run_rolls_back_to_a_checkpoint_that_is_kept(qtbot: QtBot, styled: QApplication) -> None:
+    """Newest first."""
+    buttons = RunButtons()
+    qtbot.addWidget(buttons)
+    buttons.set_state("running")
+    buttons.set_checkpoints([20, 1000])
+    actions = buttons.roll_back_menu.actions()
+    assert [action.text() for action in actions] == ["step 1,000", "step 20"]
+    assert buttons.roll_back_menu.isEnabled()
+    with qtbot.waitSignal(buttons.asked) as caught:
+        actions[1].trigger()
+    assert isinstance(caught.args[0], RollBack)
+    assert caught.args[0].step == 20
