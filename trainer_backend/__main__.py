@@ -11,8 +11,12 @@ import argparse
 import faulthandler
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainer_backend.errors import GradaccError
+
+if TYPE_CHECKING:
+    from trainer_backend.recipe import Recipe
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -48,7 +52,7 @@ def _run(target: str, settings: list[str], *, replay: bool) -> int:
     from trainer_backend import recipe as recipes  # noqa: PLC0415
     from trainer_backend.run_directory import RunDirectory, find_run  # noqa: PLC0415
     from trainer_backend.trainer.attempt import run_attempt  # noqa: PLC0415
-    from trainer_backend.trainer.lifecycle import say  # noqa: PLC0415
+    from trainer_backend.trainer.lifecycle import exit_soon, say  # noqa: PLC0415
 
     path = Path(target).expanduser()
     if path.is_file() or (path.suffix == ".toml" and not path.is_dir()):
@@ -66,13 +70,14 @@ def _run(target: str, settings: list[str], *, replay: bool) -> int:
             with run.locked():  # not under a trainer that is alive
                 recipes.save_recipe(recipe.document, run.recipe_path)
     say(f"{run.id}: {run.path}")
-    return run_attempt(run, recipe, replay=replay)
+    code = run_attempt(run, recipe, replay=replay)
+    exit_soon(code)
+    return code
 
 
-def _with_settings(recipe: object, settings: list[str], where: str) -> object:
+def _with_settings(recipe: Recipe, settings: list[str], where: str) -> Recipe:
     from trainer_backend import recipe as recipes  # noqa: PLC0415 - `--help` pays for none of it
 
-    assert isinstance(recipe, recipes.Recipe)
     if not settings:
         return recipe
     for text in settings:

@@ -20,7 +20,7 @@ from trainer_backend.protocol import (
 from trainer_backend.recipe import Recipe, entry_sha256
 from trainer_backend.run_directory import RunDirectory
 from trainer_backend.trainer import failures
-from trainer_backend.trainer.lifecycle import Lifecycle, StopAskedError, exit_soon, say
+from trainer_backend.trainer.lifecycle import Lifecycle, StopAskedError, say
 from trainer_backend.trainer.provenance import Commit
 from trainer_backend.trainer.replay import KINDS
 from trainer_backend.trainer.steering import Steering
@@ -49,7 +49,6 @@ def run_attempt(run: RunDirectory, recipe: Recipe, *, replay: bool = True) -> in
         with life.signals():
             ended, code = _lived(run, recipe, life, before, replay=replay)
             life.end(ended)
-        exit_soon(code)
         say(_last_words(run, ended))
         return code
 
