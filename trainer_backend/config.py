@@ -186,6 +186,15 @@ class AccumulationSection(Section, frozen=True, kw_only=True):
             extra={"advanced": True},
         ),
     ] = "fp32"
+    verdict: Annotated[
+        Literal["equal", "per-micro-batch", "not-equal"],
+        Meta(
+            title="Certificate",
+            description="What verify shall find: N micro-batches equal one large batch; or equal up to what "
+            "is defined per micro-batch (BatchNorm, load balancing); or not, and you know why.",
+            extra={"advanced": True},
+        ),
+    ] = "equal"
 
 
 class OptimizerSection(Section, frozen=True, kw_only=True):
@@ -326,15 +335,6 @@ class TargetsSection(Section, frozen=True, kw_only=True):
         Positive | None,
         Meta(title="Energy", description="At most, for the whole run.", extra={"unit": "kWh"}),
     ] = None
-    verdict: Annotated[
-        Literal["equal", "per-micro-batch", "not-equal"],
-        Meta(
-            title="Certificate",
-            description="What verify shall find: N micro-batches equal one large batch; or equal up to what "
-            "is defined per micro-batch (BatchNorm, load balancing); or not, and you know why.",
-            extra={"advanced": True},
-        ),
-    ] = "equal"
 
 
 class PublishedSection(Section, frozen=True, kw_only=True):
