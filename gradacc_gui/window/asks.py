@@ -25,6 +25,7 @@ from trainer_backend.protocol import (
     Resumed,
     RolledBack,
     SettingChanged,
+    Warned,
 )
 
 Answer: TypeAlias = Literal["asked", "accepted", "refused", "done"]
@@ -64,13 +65,16 @@ class Asks:
         return answered
 
     def _apply(self, event: Event) -> bool:
-        command_id = getattr(event, "command_id", None)
-        ask = self._asks.get(command_id) if command_id else None
+        values = event.values if isinstance(event, Warned) else {}
+        command_id = getattr(event, "command_id", None) or values.get("command_id")
+        ask = self._asks.get(command_id) if isinstance(command_id, str) else None
         if ask is None:
             return False
         match event:
             case CommandAccepted() if ask.answer == "asked":
                 ask = msgspec.structs.replace(ask, answer="accepted", step=event.applies_at_step)
+            case Warned():  # a checkpoint that was accepted and could not be saved
+                ask = msgspec.structs.replace(ask, answer="refused", why=words.warning(event))
             case CommandRefused():
                 ask = msgspec.structs.replace(ask, answer="refused", why=words.refusal(event))
             case AccumulationChanged() | SettingChanged():

@@ -10,6 +10,8 @@ import time
 import tomllib
 from typing import Final
 
+import msgspec
+
 from gradacc_gui.session.launch import Died, Launch
 from gradacc_gui.session.stopping import Act, Ladder, Rung, perform
 from gradacc_gui.store import RunState, RunStore
@@ -22,8 +24,6 @@ from trainer_backend.errors import RunDirectoryError
 from trainer_backend.inbox import send
 from trainer_backend.protocol import (
     AnyCommand,
-    Device,
-    DeviceSampled,
     MicroBatchMeasured,
     Pause,
     Record,
@@ -127,23 +127,10 @@ class Attachment:
         ended = self.store.ended
         return ended if isinstance(ended, RunFailed) else None
 
-    @property
-    def gpu(self) -> Device | None:
-        """The accelerator that the run uses; None on the CPU."""
-        started = self.store.started
-        devices = started.devices if started is not None else ()
-        return next((device for device in devices if device.kind != "cpu"), None)
-
-    def has_device_readings(self) -> bool:
-        """Whether anything was read from an accelerator."""
-        return DeviceSampled in self.store.latest
-
     # ------------------------------------------------------------------ what is asked of it
 
     def send(self, command: AnyCommand) -> None:
         """Put a command into the inbox, in this person's name."""
-        import msgspec  # noqa: PLC0415 - only its `replace`
-
         named = msgspec.structs.replace(command, asked_by=self.asked_by)
         try:
             send(self.run.inbox_path, named)

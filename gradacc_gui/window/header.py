@@ -88,7 +88,7 @@ class Header(QFrame):
         row.addLayout(self._build_step())
         self.samples = Figure(tr("samples / s"), widest="27.9 k")
         self.tokens = Figure(tr("tokens / s"), widest="27.9 k")
-        self.time = Figure(tr("elapsed"), widest="0:00:00")
+        self.time = Figure(tr("elapsed"), widest="00 d 00:00")
         self.time.unit.setMinimumWidth(84)
         for figure in (self.samples, self.tokens, self.time):
             row.addWidget(figure)

@@ -12,14 +12,9 @@ from trainer_backend.protocol import (
     AccumulationChanged,
     CheckpointSaved,
     OutOfMemoryRecovered,
-    Paused,
     Record,
-    Resumed,
     RolledBack,
-    RunFailed,
-    RunFinished,
     RunStarted,
-    RunStopped,
     Scalar,
     SettingChanged,
 )
@@ -33,37 +28,13 @@ class InForce:
         self.checkpoints: list[int] = []
         """Steps of the checkpoints that should still be on disk, oldest first."""
         self._config = config
-        self._began_at: float | None = None
-        self._paused_at: float | None = None
-        self._paused_s = 0.0
-
-    def attempt_s(self, now: float) -> float | None:
-        """Seconds this attempt has trained until the wall clock's `now`, pauses left out; None before."""
-        if self._began_at is None:
-            return None
-        until = now if self._paused_at is None else self._paused_at
-        return max(0.0, until - self._began_at - self._paused_s)
-
-    def _pause(self, at: float) -> None:
-        if self._paused_at is None:
-            self._paused_at = at
-
-    def _resume(self, at: float) -> None:
-        if self._paused_at is not None:
-            self._paused_s += at - self._paused_at
-            self._paused_at = None
 
     def take(self, records: Iterable[Record]) -> None:
         """Take the next facts."""
         for record in records:
             match record.event:
                 case RunStarted() as started:
-                    self._began_at, self._paused_at, self._paused_s = record.at, None, 0.0
                     self._start(started)
-                case Paused() | RunFinished() | RunStopped() | RunFailed():
-                    self._pause(record.at)
-                case Resumed():
-                    self._resume(record.at)
                 case AccumulationChanged(after=after):
                     self._change(accumulation_steps=after)
                 case OutOfMemoryRecovered(micro_batch_size=size, accumulation_steps=steps):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout, QWidget
 
+from gradacc_gui.derive import Memory
 from gradacc_gui.theme import space
 from gradacc_gui.window.numbers import gibibytes
 from gradacc_gui.window.parts import Bar, Panel, label, put
 from gradacc_gui.words import tr
-from trainer_backend.protocol import DeviceSampled, HostSampled
 
 
 class MemoryRow(msgspec.Struct, frozen=True):
@@ -19,51 +21,29 @@ class MemoryRow(msgspec.Struct, frozen=True):
     used: int | None
     series: int
     total: int | None
-    tip: str = ""
+    tip: str
 
 
-def device_rows(sample: DeviceSampled) -> list[MemoryRow]:
-    """The four lines of a GPU, told apart."""
-    total = sample.memory_total_bytes
-    peak = sample.torch_allocated_peak_bytes
-    allocated = (
-        tr("torch allocated")
-        if peak is None
-        else tr("torch allocated (peak {peak})").format(peak=gibibytes(peak))
-    )
-    return [
-        MemoryRow(allocated, sample.torch_allocated_bytes, 0, total, tr("Tensors that live now.")),
-        MemoryRow(
-            tr("torch reserved"),
-            sample.torch_reserved_bytes,
-            2,
-            total,
-            tr("What torch's allocator holds, with its free blocks."),
-        ),
-        MemoryRow(
-            tr("this process"),
-            sample.process_memory_bytes,
-            1,
-            total,
-            tr("What the driver says the trainer holds, CUDA context included."),
-        ),
-        MemoryRow(
-            tr("whole device"), sample.memory_used_bytes, 3, total, tr("All processes on this device.")
-        ),
-    ]
+LINES: Final[dict[str, tuple[str, int, str]]] = {
+    "torch-allocated": ("torch allocated", 0, "Tensors that live now."),
+    "torch-reserved": ("torch reserved", 2, "What torch's allocator holds, its free blocks with it."),
+    "process": ("this process", 1, "What the driver says the trainer holds, the CUDA context with it."),
+    "device": ("whole device", 3, "All processes on this device."),
+    "process-rss": ("this process", 1, "Resident memory of the trainer."),
+    "host": ("whole machine", 3, "All processes of this machine."),
+}
+"""A line's word, its series colour (as on the chart), and what it counts."""
 
 
-def host_rows(sample: HostSampled) -> list[MemoryRow]:
-    """The process and the machine, for a run on the CPU (or whose GPU cannot be read)."""
-    total = sample.host_memory_total_bytes
-    rows = [
-        MemoryRow(
-            tr("this process"), sample.process_rss_bytes, 1, total, tr("Resident memory of the trainer.")
-        )
-    ]
-    if sample.workers_rss_bytes:
-        rows.append(MemoryRow(tr("loader workers"), sample.workers_rss_bytes, 2, total))
-    rows.append(MemoryRow(tr("whole machine"), sample.host_memory_used_bytes, 3, total))
+def rows_of(memory: Memory) -> list[MemoryRow]:
+    """The lines, worded."""
+    rows = []
+    for line in memory.lines:
+        word, series, tip = LINES[line.code]
+        name = tr(word)
+        if line.peak_bytes is not None:
+            name = tr("{name} (peak {peak})").format(name=name, peak=gibibytes(line.peak_bytes))
+        rows.append(MemoryRow(name, line.used_bytes, series, memory.total_bytes, tr(tip)))
     return rows
 
 
@@ -107,14 +87,9 @@ class MemoryPanel(Panel):
         self.body.addLayout(self._place)
         self.body.addWidget(self.reason)
 
-    def show_samples(self, device: DeviceSampled | None, host: HostSampled | None, *, has_gpu: bool) -> None:
-        """Show the newest readings; a GPU's four lines where there is one."""
-        if device is not None and has_gpu:
-            self._show(device_rows(device), device.memory_total_bytes)
-        elif host is not None:
-            self._show(host_rows(host), host.host_memory_total_bytes)
-        else:
-            self._show([], None)
+    def show_memory(self, memory: Memory) -> None:
+        """Show the newest readings."""
+        self._show(rows_of(memory), memory.total_bytes)
 
     def set_reason(self, sentence: str) -> None:
         """Why something is not known here; empty when all is."""

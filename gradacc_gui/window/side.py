@@ -5,6 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
 
+from gradacc_gui.derive import memory_of
 from gradacc_gui.theme import space
 from gradacc_gui.window.asks import Ask
 from gradacc_gui.window.attachment import Attachment
@@ -80,8 +81,7 @@ class Side(QWidget):
         self.buttons.set_state(run.state, rung=run.ladder.rung)
         self.buttons.set_checkpoints(run.in_force.checkpoints)
         latest = run.store.latest
-        device, host = latest.get(DeviceSampled), latest.get(HostSampled)
-        self.memory.show_samples(device, host, has_gpu=run.gpu is not None)
+        self.memory.show_memory(memory_of(latest.get(DeviceSampled), latest.get(HostSampled)))
 
 
 def _shown(ask: Ask | None, *, live: bool) -> Ask | None:

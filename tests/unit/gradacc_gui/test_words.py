@@ -75,9 +75,9 @@ def emitted() -> Iterator[tuple[str, str, str]]:
             if name in PLACES:
                 given = [word.value for word in node.keywords if word.arg == "code"] or node.args[:2]
                 for value in given:
-                    if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                        if CODE.fullmatch(value.value):
-                            yield f"{path.name}:{node.lineno}", name, value.value
+                    text = value.value if isinstance(value, ast.Constant) else None
+                    if isinstance(text, str) and CODE.fullmatch(text):
+                        yield f"{path.name}:{node.lineno}", name, text
 
 
 def test_every_literal_code_of_the_trainer_is_worded() -> None:
@@ -202,8 +202,8 @@ LINES: list[tuple[Fact, str | None]] = [
             effective_batch=32,
             device="cpu",
         ),
-        "Out of memory at step 9 (backward): micro-batch 8 → 4, N 4 → 8; the effective batch stays 32 and no "
-        "sample was lost",
+        "Out of memory at step 9 (backward): micro-batch 8 → 4, N 4 → 8; "  # noqa: ISC004 - one sentence
+        "the effective batch stays 32 and no sample was lost",
     ),
     (
         NonFiniteSeen(

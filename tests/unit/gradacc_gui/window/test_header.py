@@ -89,7 +89,7 @@ def test_every_state_has_a_word_and_a_colour_of_the_theme(header: Header, state:
 
 
 def test_a_run_that_is_paused_counts_what_is_done(header: Header) -> None:
-    """ "Micro-batch 9 of 8" is never said."""
+    """It never says: micro-batch 9 of 8."""
     paused = msgspec.structs.replace(STATE, state="paused", window_done=8)
     assert strip_words(paused) == "8 of 8 micro-batches"
     running = msgspec.structs.replace(STATE, window_done=8)

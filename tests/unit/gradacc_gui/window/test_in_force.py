@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import pytest
 
 from gradacc_gui.window.in_force import InForce
 from trainer_backend.config import RunConfig
@@ -15,12 +14,9 @@ from trainer_backend.protocol import (
     AnyEvent,
     CheckpointSaved,
     OutOfMemoryRecovered,
-    Paused,
     Record,
-    Resumed,
     RolledBack,
     RunStarted,
-    RunStopped,
     SettingChanged,
 )
 
@@ -145,18 +141,3 @@ def test_only_checkpoints_that_are_kept_can_be_gone_back_to() -> None:
     assert in_force.checkpoints == [20, 30]
     take(in_force, RolledBack(command_id=None, from_step=35, to_step=20, to_samples=0, to_tokens=0))
     assert in_force.checkpoints == [20]
-
-
-def test_an_attempts_time_leaves_its_pauses_and_the_attempts_before_out() -> None:
-    """The speed after a resume is this attempt's own."""
-    in_force = InForce(config())
-    assert in_force.attempt_s(50.0) is None
-    take(in_force, started(), at=100.0)
-    take(in_force, Paused(command_id=None, step=1, samples_seen=0), at=110.0)
-    assert in_force.attempt_s(150.0) == pytest.approx(10.0)
-    take(in_force, Resumed(command_id=None, step=1, samples_seen=0), at=160.0)
-    assert in_force.attempt_s(165.0) == pytest.approx(15.0)
-    take(in_force, RunStopped(step=1, samples_seen=0, reason="stop"), at=170.0)
-    assert in_force.attempt_s(500.0) == pytest.approx(20.0)
-    take(in_force, started(from_step=1), at=1000.0)
-    assert in_force.attempt_s(1001.0) == pytest.approx(1.0)

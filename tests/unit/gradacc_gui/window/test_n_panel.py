@@ -7,6 +7,7 @@ from typing import cast
 import msgspec
 import pytest
 from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
@@ -33,7 +34,7 @@ def panel(qtbot: QtBot, styled: QApplication) -> NPanel:
 def retype(qtbot: QtBot, panel: NPanel, text: str) -> None:
     """Select all and type."""
     panel.edit.selectAll()
-    qtbot.keyClicks(panel.edit, text)
+    QTest.keyClicks(panel.edit, text)
 
 
 @pytest.mark.parametrize("text", ["0", "-4", "0.5", "abc", "1000000000000"])
@@ -45,7 +46,7 @@ def test_nonsense_shows_a_sentence_and_disables_apply(qtbot: QtBot, panel: NPane
     assert panel.problem.isVisible()
     assert not panel.apply.isEnabled()
     with qtbot.assertNotEmitted(panel.asked):
-        qtbot.keyClick(panel.edit, Qt.Key.Key_Return)
+        QTest.keyClick(panel.edit, Qt.Key.Key_Return)
 
 
 def test_typing_again_takes_the_sentence_away(qtbot: QtBot, panel: NPanel) -> None:
@@ -63,7 +64,7 @@ def test_apply_asks_for_n_and_for_nothing_else_unless_it_is_ticked(qtbot: QtBot,
     assert panel.companions.beta2.text() == "β₂ 0.95 → 0.9025"
     assert panel.companions.weight_decay.isHidden()
     with qtbot.waitSignal(panel.asked) as caught:
-        qtbot.mouseClick(panel.apply, Qt.MouseButton.LeftButton)
+        QTest.mouseClick(panel.apply, Qt.MouseButton.LeftButton)
     command = cast("SetAccumulation", caught.args[0])
     assert (command.steps, command.learning_rate_rule, command.scale_beta2) == (16, "none", False)
 
@@ -71,7 +72,7 @@ def test_apply_asks_for_n_and_for_nothing_else_unless_it_is_ticked(qtbot: QtBot,
 def test_ticked_companions_go_along(qtbot: QtBot, panel: NPanel) -> None:
     """The rule and beta2 as previewed."""
     retype(qtbot, panel, "32")
-    qtbot.mouseClick(panel.companions.rule.button("sqrt"), Qt.MouseButton.LeftButton)
+    QTest.mouseClick(panel.companions.rule.button("sqrt"), Qt.MouseButton.LeftButton)
     panel.companions.beta2.click()
     assert panel.companions.rate_after.text() == "Learning rate 0.001 → 0.002"
     with qtbot.waitSignal(panel.asked) as caught:
@@ -84,8 +85,8 @@ def test_plus_minus_and_arrow_keys_step_by_one(qtbot: QtBot, panel: NPanel) -> N
     """And never below 1."""
     panel.more.click()
     assert panel.edit.text() == "9"
-    qtbot.keyClick(panel.edit, Qt.Key.Key_Down)
-    qtbot.keyClick(panel.edit, Qt.Key.Key_Down)
+    QTest.keyClick(panel.edit, Qt.Key.Key_Down)
+    QTest.keyClick(panel.edit, Qt.Key.Key_Down)
     assert panel.edit.text() == "7"
     retype(qtbot, panel, "1")
     panel.fewer.click()

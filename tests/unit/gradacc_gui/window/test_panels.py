@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
+from gradacc_gui.derive import memory_of
 from gradacc_gui.session.stopping import Rung
 from gradacc_gui.window.decision_log import MOST_LINES, DecisionLog, Entry
 from gradacc_gui.window.header_state import STATE_WORDS, RunStateName
@@ -58,7 +60,7 @@ def test_a_gpus_four_lines_are_told_apart(qtbot: QtBot, styled: QApplication) ->
         torch_allocated_bytes=3 * GIB,
         torch_reserved_bytes=4 * GIB,
     )
-    panel.show_samples(sample, host(), has_gpu=True)
+    panel.show_memory(memory_of(sample, host()))
     assert panel.texts() == [
         ("torch allocated", "3.00 GiB"),
         ("torch reserved", "4.00 GiB"),
@@ -72,7 +74,7 @@ def test_what_a_gpu_does_not_tell_is_not_known_rather_than_zero(qtbot: QtBot, st
     """And the reason stands below."""
     panel = MemoryPanel()
     qtbot.addWidget(panel)
-    panel.show_samples(device(memory_used_bytes=7 * GIB), None, has_gpu=True)
+    panel.show_memory(memory_of(device(memory_used_bytes=7 * GIB), None))
     assert ("this process", "not known") in panel.texts()
     panel.set_reason("This GPU does not tell what one process holds.")
     assert not panel.reason.isHidden()
@@ -82,7 +84,7 @@ def test_without_a_gpu_the_process_and_the_machine_are_shown(qtbot: QtBot, style
     """Two lines, of the machine's memory."""
     panel = MemoryPanel()
     qtbot.addWidget(panel)
-    panel.show_samples(None, host(), has_gpu=False)
+    panel.show_memory(memory_of(None, host()))
     assert panel.texts() == [("this process", "2.00 GiB"), ("whole machine", "8.00 GiB")]
 
 
@@ -158,11 +160,15 @@ def test_pause_becomes_resume(qtbot: QtBot, styled: QApplication) -> None:
     """One button, whose word says what it will do."""
     buttons = RunButtons()
     qtbot.addWidget(buttons)
-    for state, word, kind in (("running", "Pause", Pause), ("paused", "Resume", Resume)):
+    cases: tuple[tuple[RunStateName, str, type], ...] = (
+        ("running", "Pause", Pause),
+        ("paused", "Resume", Resume),
+    )
+    for state, word, kind in cases:
         buttons.set_state(state)
         assert buttons.pause.text() == word
         with qtbot.waitSignal(buttons.asked) as caught:
-            qtbot.mouseClick(buttons.pause, Qt.MouseButton.LeftButton)
+            QTest.mouseClick(buttons.pause, Qt.MouseButton.LeftButton)
         assert isinstance(caught.args[0], kind)
 
 

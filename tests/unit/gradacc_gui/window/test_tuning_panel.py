@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
@@ -28,7 +29,7 @@ def retype(qtbot: QtBot, field: Field, text: str) -> None:
     """Select all and type; an empty text deletes."""
     field.edit.selectAll()
     if text:
-        qtbot.keyClicks(field.edit, text)
+        QTest.keyClicks(field.edit, text)
     else:
         field.edit.del_()
         field.edit.textEdited.emit("")
