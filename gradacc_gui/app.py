@@ -21,6 +21,9 @@ NO_DISPLAY: Final = (
     "gradacc cannot open its window: {why}. Without a window: gradacc run RECIPE (see gradacc --help)."
 )
 EXIT_NO_DISPLAY: Final = 2
+FIRST_SIZE: Final = (1440, 900)
+TITLE_BAR: Final = 40
+"""Logical pixels that a window manager may put above a window."""
 _said: list[str] = []
 """What Qt said while it started; on failure its reason is among it."""
 
@@ -70,12 +73,19 @@ def open_window(*, demo: bool = False, run: str | None = None) -> int:
     window = MainWindow(themes, preferences)
     close_on_interrupt(window)
     if preferences.geometry.isEmpty() or not window.restoreGeometry(preferences.geometry):
-        window.resize(1440, 900)
+        fit_on_screen(window)
     first_page(window, wanted, demo=demo)
     window.show()
+    window.stack.setFocus()
     # Charts take half a second to import; once the window is there nobody waits for that.
     QTimer.singleShot(200, window, window.live.ensure_charts)
     return app.exec()
+
+
+def fit_on_screen(window: MainWindow) -> None:
+    """1440 x 900, or what the screen has beside its panels and the title bar."""
+    room = window.screen().availableSize()
+    window.resize(min(FIRST_SIZE[0], room.width()), min(FIRST_SIZE[1], room.height() - TITLE_BAR))
 
 
 def first_page(window: MainWindow, wanted: RunDirectory | None, *, demo: bool) -> None:

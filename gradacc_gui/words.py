@@ -228,7 +228,7 @@ def line(event: Fact) -> Line | None:  # noqa: C901, PLR0912 - one case a fact
                 tr("{lost:,} measurements lost: the disk was full or too slow").format(lost=lost), "bad"
             )
         case Warned():
-            return Line(warning(event), "warning")
+            return Line(warning(event), "plain" if is_about_readings(event) else "warning")
         case RunFinished() | RunStopped() | RunFailed():
             return _ended(event)
         case _:

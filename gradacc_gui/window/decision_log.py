@@ -140,7 +140,7 @@ class DecisionLog(Panel):
         self.empty = label(
             tr("What changes in this run, when and why, will be listed here."), "help", wrap=True
         )
-        self.body.addWidget(self.empty)
+        self.body.addWidget(self.empty, 0, Qt.AlignmentFlag.AlignTop)
         self.body.addWidget(self.view, 1)
         outer = self.layout()
         assert isinstance(outer, QVBoxLayout)

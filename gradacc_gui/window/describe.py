@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import time
 
+import msgspec
+
 from gradacc_gui import words
-from gradacc_gui.derive import headline
+from gradacc_gui.derive import Headline, Progress, headline, progress_of
+from gradacc_gui.derive import left_s as seconds_left
 from gradacc_gui.window.attachment import Attachment
 from gradacc_gui.window.header_state import HeaderState
 from gradacc_gui.window.numbers import day_and_time, left_s
 from gradacc_gui.words import tr
-from trainer_backend.protocol import RunStarted
+from trainer_backend.protocol import MicroBatchMeasured, OptimizerStepMeasured, RunStarted
 
 NAMES = {"adamw": "AdamW", "sgd": "SGD"}
+BUSY = ("evaluating", "saving", "compiling")
+"""Phases in which no micro-batch moves, although the run is running."""
 
 
 def header_of(run: Attachment, *, now: float | None = None) -> HeaderState:
     """What the header says of `run` at the wall clock's `now`."""
     told = headline(run.store, time.time() if now is None else now)
     state, strip, speed = run.state, told.strip, told.speed
-    left = told.left_s if state in ("running", "pausing") else None
+    progress = progress_with_epochs(run, told)
+    left = seconds_left(progress.samples_left, speed) if state in ("running", "pausing") else None
     return HeaderState(
         name=run_name(run),
         detail=detail(run),
@@ -28,14 +34,30 @@ def header_of(run: Attachment, *, now: float | None = None) -> HeaderState:
         accumulation_steps=told.accumulation_steps,
         world_size=told.world_size,
         step=strip.step if strip is not None else None,
-        last_step=told.progress.last_step,
+        last_step=progress.last_step,
         window_cells=strip.total if strip is not None else 0,
         window_done=strip.done if strip is not None else 0,
         samples_per_s=speed.samples_per_s if speed is not None else None,
         tokens_per_s=speed.tokens_per_s if speed is not None else None,
         elapsed_s=told.elapsed_s if run.store.attempt else None,
+        doing=words.phase(run.store.phase) if state == "running" and run.store.phase in BUSY else "",
         left=tr("{time} left").format(time=left_s(left)) if left is not None else "",
     )
+
+
+def progress_with_epochs(run: Attachment, told: Headline) -> Progress:
+    """How far the run is; a run told to end after so many epochs ends at so many samples."""
+    started, config = run.store.started, run.config
+    if told.progress.last_step is not None or started is None or config is None:
+        return told.progress
+    if config.run.epochs is None or started.samples_per_epoch is None or not told.effective_batch:
+        return told.progress
+    step: OptimizerStepMeasured | None = run.store.latest.get(OptimizerStepMeasured)
+    micro: MicroBatchMeasured | None = run.store.latest.get(MicroBatchMeasured)
+    seen = max(micro.samples_seen if micro is not None else 0, started.from_samples)
+    end = config.run.epochs * started.samples_per_epoch
+    bounded = msgspec.structs.replace(started, max_samples=end)
+    return progress_of(bounded, step, samples_seen=seen, window_samples=told.effective_batch)
 
 
 def run_name(run: Attachment) -> str:

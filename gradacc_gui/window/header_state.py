@@ -57,14 +57,16 @@ class HeaderState(msgspec.Struct, frozen=True, kw_only=True):
     samples_per_s: float | None = None
     tokens_per_s: float | None = None
     elapsed_s: float | None = None
+    doing: str = ""
+    """What a running run does while no micro-batch moves: "Evaluating…"."""
     left: str = ""
     """Words for the time left: "2 h 11 min left"."""
 
 
 def strip_words(state: HeaderState) -> str:
     """What the strip shows, in words: "micro-batch 5 of 8 in this step"."""
-    if not state.window_cells:
-        return ""
+    if not state.window_cells or state.doing:
+        return state.doing
     if state.state in ("running", "pausing", "stopping"):
         at = min(state.window_done + 1, state.window_cells)
         return tr("micro-batch {at} of {cells} in this step").format(

@@ -134,6 +134,12 @@ class LivePage(QWidget):
             self.charts.set_store(run.store)
         self.follow.setChecked(True)
 
+    def set_starting(self, starting: bool) -> None:
+        """A start is under way, and there is no run to show yet."""
+        if self._run is None:
+            self.waiting.say(tr("Starting…"), tr("The interpreter is asked what it has."), moving=True)
+            self.stack.setCurrentWidget(self.waiting if starting else self.empty)
+
     def _show_nothing(self) -> None:
         self.side.hide()
         self.toolbar.hide()
@@ -153,6 +159,7 @@ class LivePage(QWidget):
             before = run.in_force.settings.accumulation_steps
             text = tr("Asked N {before} → {after}").format(before=count(before), after=count(command.steps))
         self.side.decisions.add([Entry(command.asked_at, Line(text, by=tr("you")))])
+        self.side.tick(run)  # the hand that pressed sees at once that it was asked
 
     def _stop(self, now: bool) -> None:
         if self._run is not None:

@@ -97,6 +97,7 @@ class MainWindow(QMainWindow):
         around.setContentsMargins(space(3), 0, space(3), 0)
         around.addWidget(self.notice)
         self.stack = QStackedWidget()
+        self.stack.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
         column.addWidget(self.header)
         column.addLayout(around)
         column.addWidget(self.stack, 1)
@@ -236,12 +237,14 @@ class MainWindow(QMainWindow):
 
     def _start(self, wish: starter.Wish, python: str) -> None:
         self.notice.hide()
-        self.starts.start(wish, python)
+        if self.starts.start(wish, python):
+            self.live.set_starting(True)
 
     def _began(self, launch: Launch) -> None:
         self.open_run(launch.run, launch)
 
     def _fail(self, sentence: str) -> None:
+        self.live.set_starting(False)
         self.notice.say(sentence)
 
     def _delete(self, run: RunDirectory) -> None:

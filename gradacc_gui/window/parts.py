@@ -136,6 +136,7 @@ class ElidedLabel(QLabel):
         if text != self._full:
             self._full = text
             self.setAccessibleName(text)
+            self.updateGeometry()
             self._cut()
 
     def full_text(self) -> str:
@@ -145,6 +146,10 @@ class ElidedLabel(QLabel):
     def natural_width(self) -> int:
         """Pixels the whole text takes."""
         return self.fontMetrics().horizontalAdvance(self._full) + 2
+
+    def sizeHint(self) -> QSize:
+        """Of the whole text: what is shown may be cut already."""
+        return QSize(self.natural_width(), super().sizeHint().height())
 
     def _cut(self) -> None:
         shown = self.fontMetrics().elidedText(self._full, self._mode, max(self.width(), 1))

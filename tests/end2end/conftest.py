@@ -1,0 +1,80 @@
+"""A window as shipped, with real trainers behind it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from gradacc_gui.theme import Themes, application_font
+from gradacc_gui.window.main_window import MainWindow
+from gradacc_gui.window.preferences import Preferences
+from trainer_backend.run_directory import all_runs
+
+PATIENCE_MS = 60_000
+"""How long a busy machine may take; only a test that fails waits so long."""
+SMALL: dict[str, Any] = {
+    "run": {"name": "small", "device": "cpu", "precision": "fp32", "max_optimizer_steps": 100_000},
+    "task": {"kind": "language-model", "context_length": 16, "layers": 1, "width": 16, "heads": 1},
+    "accumulation": {"micro_batch_size": 2, "gradient_accumulation_steps": 4},
+    "optimizer": {"name": "adamw", "learning_rate": 1e-3, "betas": [0.9, 0.95]},
+}
+"""A model so small that a window of micro-batches takes milliseconds; `data.path` is laid over it."""
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    """Text to train on: a few files, so that some are held out."""
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for number in range(4):
+        (folder / f"{number}.txt").write_text("the quick brown fox jumps over the lazy dog. " * 400)
+    return folder
+
+
+@pytest.fixture
+def small(text: Path) -> dict[str, Any]:
+    """The small recipe with its data."""
+    return SMALL | {"data": {"path": str(text)}}
+
+
+@pytest.fixture
+def make_window(qtbot: QtBot, qapp: QApplication) -> Iterator[Callable[[], MainWindow]]:
+    """Windows that are closed at the end, the way a person closes them."""
+    made: list[MainWindow] = []
+    qapp.setStyle("Fusion")
+    qapp.setFont(application_font())
+
+    def make() -> MainWindow:
+        preferences = Preferences()
+        preferences.says_that_runs_go_on = False
+        preferences.keep_awake = False
+        window = MainWindow(Themes(qapp, "dark"), preferences)
+        window.resize(1280, 720)
+        window.show()
+        made.append(window)
+        return window
+
+    yield make
+    for window in made:
+        window.close()
+        window.deleteLater()
+    qapp.processEvents()
+    end_all_runs()
+
+
+def end_all_runs() -> None:
+    """End what windows started and, as is right, left running; and reap it."""
+    for run in all_runs():
+        if run.is_alive() and (pid := run.pid()) is not None:
+            os.kill(pid, signal.SIGKILL)
+    for child in psutil.Process().children():
+        if "trainer_backend" in " ".join(child.cmdline() or []) or child.status() == psutil.STATUS_ZOMBIE:
+            child.wait(PATIENCE_MS / 1000)

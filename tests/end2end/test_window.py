@@ -1,0 +1,265 @@
+"""A person's whole way through the window, with a real trainer: nothing is simulated but the hand."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
+from pytestqt.qtbot import QtBot
+
+from gradacc_gui.window.main_window import MainWindow
+from tests.end2end.conftest import PATIENCE_MS
+from tests.support.trainers import events, records
+from trainer_backend.protocol import (
+    AccumulationChanged,
+    CheckpointSaved,
+    MicroBatchMeasured,
+    OptimizerStepMeasured,
+    Paused,
+    RunFailed,
+    RunStarted,
+    RunStopped,
+)
+from trainer_backend.run_directory import RunDirectory, all_runs
+
+MakeWindow = Callable[[], MainWindow]
+
+
+class Hand:
+    """What a person does with a window, and what they wait to see."""
+
+    def __init__(self, qtbot: QtBot, window: MainWindow) -> None:
+        self.qtbot, self.window = qtbot, window
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        """Look until it shows."""
+        self.qtbot.waitUntil(condition, timeout=PATIENCE_MS)
+
+    def start(self, recipe: dict[str, Any], folder: Path) -> RunDirectory:
+        """Open a recipe in the form, press Start, wait for the first optimizer steps."""
+        path = folder / "small.toml"
+        path.write_text(tomlkit.dumps(recipe))
+        form = self.window.form()
+        form.set_recipe(path)
+        self.window.show_page("new-run")
+        self.wait(form.start_bar.start.isEnabled)
+        QTest.mouseClick(form.start_bar.start, Qt.MouseButton.LeftButton)
+        self.wait(lambda: self.window.run is not None)
+        self.wait_for_state("running")
+        self.wait_for_steps(2)
+        assert self.window.run is not None
+        return self.window.run.run
+
+    def wait_for_state(self, state: str) -> None:
+        """Look until the pill says so."""
+        self.wait(lambda: self.window.run is not None and self.window.run.state == state)
+
+    def wait_for_steps(self, more: int) -> None:
+        """Look until the run has gone on by so many optimizer steps."""
+        run = self.window.run
+        assert run is not None
+        before = run.store.latest.get(OptimizerStepMeasured)
+        goal = (before.step if before else 0) + more
+        self.wait(lambda: getattr(run.store.latest.get(OptimizerStepMeasured), "step", 0) >= goal)
+
+    def set_n(self, text: str) -> None:
+        """Type N and press Apply."""
+        panel = self.window.live.side.n_panel
+        self.wait(panel.edit.isEnabled)
+        panel.edit.selectAll()
+        QTest.keyClicks(panel.edit, text)
+        QTest.mouseClick(panel.apply, Qt.MouseButton.LeftButton)
+
+    def answer(self) -> str:
+        """The line under Apply."""
+        return self.window.live.side.n_panel.answer.text()
+
+    def click(self, name: str) -> None:
+        """Press one of the run's buttons, once it can be pressed."""
+        button = getattr(self.window.live.side.buttons, name)
+        self.wait(button.isEnabled)
+        QTest.mouseClick(button, Qt.MouseButton.LeftButton)
+
+    def log(self) -> list[str]:
+        """The decision log, newest first."""
+        return [entry.text for entry in self.window.live.side.decisions.model.entries()]
+
+
+def kill(run: RunDirectory) -> None:
+    """kill -9 of the trainer."""
+    pid = run.pid()
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+
+def window_sizes(run: RunDirectory, *, attempt: int = 1) -> dict[int, int]:
+    """Micro-batches measured in each window that was closed."""
+    counts: dict[int, int] = {}
+    for micro in events(run, MicroBatchMeasured, attempt=attempt):
+        counts[micro.step] = counts.get(micro.step, 0) + 1
+    closed = {step.step for step in events(run, OptimizerStepMeasured, attempt=attempt)}
+    return {step: count for step, count in counts.items() if step in closed}
+
+
+def test_a_run_is_started_steered_paused_saved_and_stopped(
+    qtbot: QtBot, make_window: MakeWindow, small: dict[str, Any], tmp_path: Path
+) -> None:
+    """Form ▸ Start ▸ N 4 → 3 at a border ▸ pause ▸ resume ▸ checkpoint ▸ stop, told by facts throughout."""
+    window = make_window()
+    hand = Hand(qtbot, window)
+    run = hand.start(small, tmp_path)
+    assert window.page() == "live"
+    hand.wait(lambda: window.header.effective.value.text() == "8")
+
+    hand.set_n("3")
+    assert hand.answer().startswith("Asked for N = 3")
+    hand.wait(lambda: hand.answer().startswith("N = 3 since step"))
+    hand.wait_for_steps(3)
+    changed = events(run, AccumulationChanged)[-1]
+    assert (changed.before, changed.after) == (4, 3)
+    sizes = window_sizes(run)
+    assert {count for step, count in sizes.items() if step < changed.step} == {4}
+    assert {count for step, count in sizes.items() if step >= changed.step} == {3}
+    assert window.header.effective.value.text() == "6"
+    assert any(line.startswith(f"N 4 → 3 at step {changed.step:,}") for line in hand.log())
+    assert any(line.startswith("Asked N 4 → 3") for line in hand.log())
+
+    hand.click("pause")
+    hand.wait_for_state("paused")
+    paused = events(run, Paused)[-1]
+    hand.wait(lambda: not window.live.notices.paused.isHidden())
+    assert events(run, OptimizerStepMeasured)[-1].step == paused.step
+    hand.click("pause")
+    hand.wait_for_state("running")
+    hand.wait_for_steps(2)
+
+    hand.click("checkpoint")
+    hand.wait(lambda: bool(events(run, CheckpointSaved)))
+    saved = events(run, CheckpointSaved)[0].step
+    hand.wait(lambda: f"Checkpoint at step {saved:,}" in hand.log())
+
+    window.live.side.buttons.stop_clean.trigger()
+    hand.wait_for_state("stopped")
+    assert events(run, RunStopped)[-1].reason == "stop"
+    assert not run.is_alive()
+    assert not window.live.side.n_panel.apply.isEnabled()
+
+
+def test_a_killed_trainer_is_shown_as_interrupted_and_resumes_once(
+    qtbot: QtBot, make_window: MakeWindow, small: dict[str, Any], tmp_path: Path
+) -> None:
+    """kill -9 ▸ interrupted, with its step ▸ two clicks on Resume ▸ one new attempt that goes on."""
+    window = make_window()
+    hand = Hand(qtbot, window)
+    run = hand.start(small, tmp_path)
+    hand.click("checkpoint")
+    hand.wait(lambda: bool(events(run, CheckpointSaved)))
+    saved = events(run, CheckpointSaved)[-1].step
+    hand.wait_for_steps(2)
+    kill(run)
+    hand.wait_for_state("interrupted")
+    hand.wait(lambda: not window.live.notices.interrupted.isHidden())
+    assert "Interrupted at step" in window.live.notices.interrupted.sentence.text()
+
+    resume = window.live.side.buttons.resume
+    QTest.mouseClick(resume, Qt.MouseButton.LeftButton)
+    QTest.mouseClick(resume, Qt.MouseButton.LeftButton)
+    hand.wait(lambda: window.run is not None and window.run.store.attempt == 2)
+    hand.wait_for_state("running")
+    hand.wait_for_steps(1)
+    started = events(run, RunStarted)
+    assert len(started) == 2
+    assert started[1].from_step == saved
+    assert window.live.notices.interrupted.isHidden()
+    assert not window.background.is_busy
+
+
+def test_a_window_opened_later_misses_nothing_and_two_windows_command_one_run(
+    qtbot: QtBot, make_window: MakeWindow, small: dict[str, Any], tmp_path: Path
+) -> None:
+    """Close the first window, open two others on the live run, steer from both, stop from one."""
+    first = make_window()
+    run = Hand(qtbot, first).start(small, tmp_path)
+    first.close()
+    assert run.is_alive()
+
+    one, other = Hand(qtbot, make_window()), Hand(qtbot, make_window())
+    for hand in (one, other):
+        hand.window.open_run(run)
+        hand.wait_for_state("running")
+    one.set_n("3")
+    one.wait(lambda: one.answer().startswith("N = 3 since step"))
+    other.set_n("5")
+    other.wait(lambda: other.answer().startswith("N = 5 since step"))
+    for hand in (one, other):
+        hand.wait(lambda hand=hand: hand.window.header.steps.value.text() == "5")
+        hand.wait(lambda hand=hand: hand.window.live.side.n_panel.hint.text() == "now 5")
+    assert [event.after for event in events(run, AccumulationChanged)] == [3, 5]
+    assert one.answer().startswith("N = 3 since step")
+
+    other.window.live.side.buttons.stop_now.trigger()
+    for hand in (one, other):
+        hand.wait_for_state("stopped")
+        store = hand.window.run.store  # type: ignore[union-attr]  # it is open
+        told = records(run)
+        hand.wait(lambda store=store, told=told: store.last == told[-1].seq)
+        micro = store.track(MicroBatchMeasured)
+        assert len(micro) == len(events(run, MicroBatchMeasured))
+        assert [record.seq for record in told] == list(range(1, len(told) + 1))
+
+
+def test_two_windows_that_resume_one_run_start_one_trainer(
+    qtbot: QtBot, make_window: MakeWindow, small: dict[str, Any], tmp_path: Path
+) -> None:
+    """The second one is told that a trainer runs already, or simply sees it."""
+    one, other = Hand(qtbot, make_window()), Hand(qtbot, make_window())
+    run = one.start(small, tmp_path)
+    other.window.open_run(run)
+    other.wait_for_state("running")
+    kill(run)
+    for hand in (one, other):
+        hand.wait_for_state("interrupted")
+    for hand in (one, other):
+        hand.window.live.side.buttons.resume.click()
+    for hand in (one, other):
+        hand.wait_for_state("running")
+        hand.wait_for_steps(1)
+        hand.wait(lambda hand=hand: not hand.window.background.is_busy)
+    assert run.is_alive()
+    assert len(events(run, RunStarted)) == 2
+
+
+def test_a_run_that_fails_in_the_users_code_says_where(
+    qtbot: QtBot, make_window: MakeWindow, tmp_path: Path
+) -> None:
+    """The banner has the sentence, the place and the last lines; the log tab has all of it."""
+    (tmp_path / "broken_task.py").write_text(
+        "class Task:\n    def model(self):\n        raise ValueError('no such width')\n"
+        "    def datasets(self): ...\n    def loss(self, model, batch): ...\n"
+    )
+    recipe = {
+        "run": {"max_optimizer_steps": 5, "device": "cpu"},
+        "task": {"kind": "custom", "entry": "broken_task:Task"},
+        "accumulation": {"micro_batch_size": 2, "gradient_accumulation_steps": 4},
+    }
+    path = tmp_path / "broken.toml"
+    path.write_text(tomlkit.dumps(recipe))
+    window = make_window()
+    hand = Hand(qtbot, window)
+    form = window.form()
+    form.set_recipe(path)
+    window.show_page("new-run")
+    hand.wait(form.start_bar.start.isEnabled)
+    form.start_bar.start.click()
+    hand.wait_for_state("failed")
+    failed = window.live.notices.failed
+    hand.wait(lambda: not failed.isHidden())
+    assert "no such width" in failed.sentence.text()
+    assert "broken_task.py:3" in failed.sentence.text() + failed.more.text()
+    assert len(events(all_runs()[0], RunFailed)) == 1
