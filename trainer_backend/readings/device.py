@@ -106,7 +106,7 @@ class DeviceReader:
     torch knows is read.
     """
 
-    def __init__(  # noqa: PLR0913 - a device, two sources, and three things of this process
+    def __init__(
         self,
         device: Device,
         *,
