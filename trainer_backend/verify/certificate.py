@@ -44,6 +44,10 @@ from trainer_backend.verify.truth import Truth
 
 STEPS: Final = (2, 4, 8)
 WORST_LAYERS: Final = 5
+CLIPPED: Final = 0.1
+"""Of the gradient's norm is what clipping leaves of it in windows that are clipped."""
+_CLIP_EPSILON: Final = 2e-6
+"""torch's clip_grad_norm_ adds 1e-6 to the norm that it divides by."""
 Tell = Callable[[VerifyProgress], None]
 
 
@@ -128,8 +132,10 @@ def plan(truth: Truth, steps: Sequence[int]) -> Iterator[Window]:
             yield Window(number, "ragged", uneven, best)
         yield Window(number, "tail", partitions.tail(total, number), best)
         yield Window(number, "clip", equal, best)
-    if total // usable[0] >= 2 * subject.smallest and _splits(truth, partitions.equal(total, usable[0])):
-        yield Window(usable[0], "out-of-memory", partitions.equal(total, usable[0]), best)
+    halves = partitions.equal(total, usable[0])
+    if all(size == halves[0] and size % 2 == 0 for size in halves) and halves[0] >= 2 * subject.smallest:
+        if _splits(truth, halves):
+            yield Window(usable[0], "out-of-memory", halves, best)
     if own != best:
         yield Window(1, "one", (total,), own)
         for number in usable:
@@ -152,20 +158,22 @@ def _splits(truth: Truth, sizes: Sequence[int]) -> bool:
 def _judge(truth: Truth, window: Window, engine: MakeEngine) -> Judged:
     """Run one window, and hold what the optimizer got against both truths."""
     limits, _ = truth.limits(window.precision)
-    plain, definition = truth.partition(window.sizes)
+    plain, definition = truth.partition(window.sizes, halved=window.fold == "out-of-memory")
     norm = compare(definition, definition).norm
-    max_grad_norm = 0.5 * norm if window.fold == "clip" and norm > 0 else None
+    max_grad_norm = CLIPPED * norm if window.fold == "clip" and norm > 0 else None
     seen = run_window(
         engine, truth.subject, truth.parts(window.sizes, window.precision), window.precision,
         steps=window.steps, before=decoys(truth, window), max_grad_norm=max_grad_norm,
         out_of_memory=window.fold == "out-of-memory",
     )  # fmt: skip
-    clip = 0.5 if max_grad_norm is not None else 1.0
+    clip = CLIPPED if max_grad_norm is not None else 1.0
+    also = 0.0 if clip == 1.0 else _CLIP_EPSILON / norm
+    limit = max(limits.whole, also)
     scale = max(norm, truth.scale(plain)) * clip
     by_definition = compare(seen.gradient, scaled(definition, clip), at_least=scale)
-    by_large_batch = compare(seen.gradient, scaled(truth.gradient, clip), at_least=scale)
+    by_large_batch = compare(seen.gradient, scaled(truth.target(plain), clip), at_least=scale)
     faults = _faults(seen, plain, norm, limits, len(window.sizes))
-    bad = limits.bad_layers(by_definition, scale)
+    bad = limits.bad_layers(by_definition, scale, also=also)
     comparison = Comparison(
         steps=window.steps,
         fold=window.fold,
@@ -173,17 +181,17 @@ def _judge(truth: Truth, window: Window, engine: MakeEngine) -> Judged:
         precision=window.precision,
         error=by_large_batch.error,
         definition_error=by_definition.error,
-        limit=limits.whole,
-        holds=by_definition.error <= limits.whole and not bad and not faults,
-        equals_large_batch=by_large_batch.error <= limits.whole
-        and not limits.bad_layers(by_large_batch, scale),
+        limit=limit,
+        holds=by_definition.error <= limit and not bad and not faults,
+        equals_large_batch=by_large_batch.error <= limit
+        and not limits.bad_layers(by_large_batch, scale, also=also),
         alpha=by_large_batch.alpha,
         cosine=by_large_batch.cosine,
         loss=seen.loss,
         denominator=seen.denominator,
         gradient_norm=seen.gradient_norm,
         faults=faults,
-        worst_layers=worst(by_large_batch, limits, scale),
+        worst_layers=worst(by_large_batch, limits, scale, also=also),
         duration_s=seen.duration_s,
     )
     return Judged(window, comparison, seen, clip)
@@ -241,9 +249,9 @@ def _loss_scale(plain: Plain) -> float:
     )
 
 
-def worst(difference: Difference, limits: Limits, scale: float) -> tuple[Layer, ...]:
+def worst(difference: Difference, limits: Limits, scale: float, *, also: float = 0.0) -> tuple[Layer, ...]:
     """The tensors with the largest errors, worst first."""
-    bad = limits.bad_layers(difference, scale)
+    bad = limits.bad_layers(difference, scale, also=also)
     listed = sorted(
         difference.layers,
         key=lambda layer: (layer.name in bad, _sortable(difference.layer_error(layer))),

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 
+import torch
+
 from trainer_backend.errors import GradaccError
 from trainer_backend.verify import partitions
-from trainer_backend.verify.compare import Difference, Gradient, compare
+from trainer_backend.verify.compare import Difference, Gradient, added, compare
 from trainer_backend.verify.engine_culprits import engine_culprits
 from trainer_backend.verify.limits import CAPS
 from trainer_backend.verify.passes import Plain, plain_pass
 from trainer_backend.verify.report import Culprit, Remark
-from trainer_backend.verify.truth import HALF, Truth
+from trainer_backend.verify.truth import COUNTED_ALIKE, HALF, Truth
 
 if TYPE_CHECKING:
     from trainer_backend.verify.certificate import Judged
@@ -22,15 +24,19 @@ if TYPE_CHECKING:
 
 _SAME: Final = 1e-6
 """Relative difference below which two totals are the same number (loss values may be fp32 inside)."""
+_HALF_ROUNDS: Final = 5e-2
+"""What half precision alone may be wrong by."""
+_RATIOS: Final = ("dice", "iou", "jaccard", "tversky")
+_MAYBE_COLLATE: Final = frozenset({"samples-influence-each-other", "ratio", "other-denominator"})
 MOST_NAMED: Final = 8
 
 
 def find_culprits(truth: Truth, judged: Sequence[Judged], engine: MakeEngine) -> list[Culprit]:
     """What breaks equality; empty where nothing does. Remarks are added to `truth`."""
-    _remark_on_precision(truth, judged)
     if not math.isfinite(compare(truth.gradient, truth.gradient).norm):
         return [Culprit(code="non-finite", where=_non_finite(truth.gradient))]
     by_chance = chance(truth)
+    _remark_on_precision(truth, judged if not by_chance else [])
     found = list(by_chance)
     not_equal = [entry for entry in judged if not entry.comparison.equals_large_batch]
     if not by_chance and not_equal:
@@ -44,7 +50,7 @@ def find_culprits(truth: Truth, judged: Sequence[Judged], engine: MakeEngine) ->
     failed = [entry for entry in judged if not entry.comparison.holds]
     if failed and not by_chance and not any(culprit.code == "state" for culprit in found):
         found += engine_culprits(truth, failed, engine)
-    if (not_equal or failed) and (half := _half(truth)):
+    if (not_equal or failed) and not found and (half := _half(truth)):
         found.append(Culprit(code="half-precision", where=half))
     if (not_equal or failed) and not found:
         found.append(Culprit(code="unknown", where=_worst(judged)))
@@ -70,6 +76,8 @@ def _remark_on_precision(truth: Truth, judged: Sequence[Judged]) -> None:
         if error > 0.1:
             values = {"precision": precision, "error": error}
             truth.remarks.append(Remark(code="precision-is-coarse", values=values))
+    if truth.weights_are_rounded:
+        truth.remarks.append(Remark(code="weights-in-fp32"))
     if truth.samples_partition:
         values = {"samples": truth.total, "wanted": truth.samples_partition}
         truth.remarks.append(Remark(code="large-batch-does-not-fit", values=values))
@@ -117,7 +125,7 @@ def _unequal_terms_by_order(truth: Truth) -> tuple[str, ...]:
 def _adds_up(truth: Truth, sizes: tuple[int, ...]) -> bool:
     plain, gradient = truth.partition(sizes)
     limits, _ = truth.limits(truth.precision)
-    return _within(truth, compare(gradient, truth.gradient, at_least=truth.scale(plain)), limits.whole)
+    return _within(truth, compare(gradient, truth.target(plain), at_least=truth.scale(plain)), limits.whole)
 
 
 def _within(truth: Truth, difference: Difference, limit: float) -> bool:
@@ -139,22 +147,28 @@ def task_culprits(truth: Truth, sizes: tuple[int, ...]) -> list[Culprit]:
         found.append(_batch_norm(truth, norms, sizes))
         one = _frozen(truth, (truth.total,))
         many = _frozen(truth, sizes)
-    bad = [
-        term
-        for term in one.terms
-        if not _within(
-            truth,
-            compare(many.term_gradient(term), one.term_gradient(term), at_least=truth.scale(many)),
-            limit,
-        )
-    ]
+    errors = {term: term_difference(truth, term, one, many) for term in one.terms}
+    bad = [term for term, difference in errors.items() if not _within(truth, difference, limit)]
+    if _half(truth):
+        bad = [term for term in bad if errors[term].error > _HALF_ROUNDS]
     stated = [term for term in bad if term in truth.stated]
     if stated:
         found.append(Culprit(code="per-micro-batch-term", stated=True, where=tuple(stated)))
     unstated = [term for term in bad if term not in truth.stated]
-    if unstated and _collate_is_it(truth, sizes, limit):
+    named = [_term_culprit(truth, term, one, many) for term in unstated]
+    if any(culprit.code in _MAYBE_COLLATE for culprit in named) and _collate_is_it(truth, len(sizes), limit):
         return [*found, Culprit(code="collate", where=tuple(unstated))]
-    return found + [_term_culprit(truth, term, one, many) for term in unstated]
+    return found + named
+
+
+def term_difference(truth: Truth, term: str, one: Plain, many: Plain) -> Difference:
+    """One term's gradient over micro-batches against the large batch's, denominators counted alike."""
+    whole, parts = one.denominator(term), many.denominator(term)
+    share: dict[str, torch.Tensor | None] = dict.fromkeys(truth.gradient)
+    rounded = whole > 0 and abs(parts / whole - 1) <= COUNTED_ALIKE
+    if whole > 0:
+        added(share, one.by_term[term], 1.0 / (parts if rounded else whole))
+    return compare(many.term_gradient(term), share, at_least=truth.scale(many))
 
 
 def _joined(passes: Sequence[Plain]) -> Plain:
@@ -189,14 +203,14 @@ def _batch_norm(truth: Truth, names: tuple[str, ...], sizes: tuple[int, ...]) ->
     return Culprit(code="batch-norm", stated=True, where=names[:MOST_NAMED], values=values)
 
 
-def _collate_is_it(truth: Truth, sizes: tuple[int, ...], limit: float) -> bool:
+def _collate_is_it(truth: Truth, parts: int, limit: float) -> bool:
     """Whether the loss adds up when the one collated batch is cut, and not when parts are collated."""
-    subject = truth.subject
-    if subject.by_splitting or len(sizes) < 2:
+    subject, sizes = truth.subject, partitions.equal(truth.total, parts)
+    if subject.by_splitting or parts < 2 or _adds_up(truth, sizes):
         return False
     subject.by_splitting = True
     try:
-        cut = plain_pass(subject, truth.parts(partitions.equal(truth.total, len(sizes))), truth.precision)
+        cut = plain_pass(subject, truth.parts(sizes), truth.precision)
     except GradaccError:  # a batch that cannot be split says nothing about collating
         return False
     finally:
@@ -227,7 +241,7 @@ def _term_culprit(truth: Truth, term: str, one: Plain, many: Plain) -> Culprit:
         code = "returns-mean"
     elif not _same(weights, once.weights[term]):
         code = "weight-not-additive"
-    elif _same(growth, 2.0):
+    elif _same(growth, 2.0) or any(word in term.lower() for word in _RATIOS):
         code = "other-denominator" if means else "ratio"
     else:
         code = "samples-influence-each-other"

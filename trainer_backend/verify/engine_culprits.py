@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from trainer_backend.verify.compare import Gradient, compare, dense
-from trainer_backend.verify.passes import Plain, plain_pass
+from trainer_backend.verify.passes import plain_pass
 from trainer_backend.verify.report import Culprit
 from trainer_backend.verify.truth import Truth
 
@@ -47,22 +47,25 @@ def engine_culprits(truth: Truth, failed: Sequence[Judged], engine: MakeEngine) 
         found.append(Culprit(code="engine-updates", values={"updates": many}))
     if wrong and not skipped:
         found.append(_gradient_culprit(truth, wrong))
-    numbers = tuple(fault for fault in faults if fault != "updates")
+    # The norm of a wrong gradient is wrong too; that need not be said twice.
+    dependent = ("updates", "gradient-norm") if wrong else ("updates",)
+    numbers = tuple(fault for fault in faults if fault not in dependent)
     if numbers and not skipped:
         found.append(Culprit(code="engine-numbers", where=numbers))
     return found
 
 
 def _gradient_holds(truth: Truth, entry: Judged) -> bool:
-    limits, _ = truth.limits(entry.window.precision)
-    return entry.comparison.definition_error <= limits.whole and not _bad_layers(truth, entry)
+    error = entry.comparison.definition_error
+    return error <= entry.comparison.limit and not _bad_layers(truth, entry)
 
 
 def _bad_layers(truth: Truth, entry: Judged) -> set[str]:
     limits, _ = truth.limits(entry.window.precision)
-    plain, definition = truth.partition(entry.window.sizes)
+    plain, definition = truth.partition(entry.window.sizes, halved=entry.window.fold == "out-of-memory")
     difference = compare(entry.seen.gradient, _scaled(definition, entry.clip))
-    return limits.bad_layers(difference, max(difference.norm, truth.scale(plain)))
+    scale = max(difference.norm, truth.scale(plain))
+    return limits.bad_layers(difference, scale, also=0.0 if entry.clip == 1.0 else entry.comparison.limit)
 
 
 def _gradient_culprit(truth: Truth, wrong: Sequence[Judged]) -> Culprit:
@@ -79,33 +82,31 @@ def _gradient_culprit(truth: Truth, wrong: Sequence[Judged]) -> Culprit:
         return Culprit(code="engine-clip", values=values)
     if folds == {"out-of-memory"}:
         return Culprit(code="engine-replay", values=values)
-    bad = _bad_layers(truth, first)
-    live = [name for name, value in truth.gradient.items() if value is not None and bool(value.any())]
-    if bad and len(live) > 1 and len(bad) <= len(live) / 2:
-        return Culprit(code="engine-layers", where=tuple(sorted(bad))[:MOST_NAMED], values=values)
     return _decomposed(truth, first, values)
 
 
 def _decomposed(truth: Truth, entry: Judged, values: dict[str, str | int | float | bool | None]) -> Culprit:
     subject, sizes = truth.subject, entry.window.sizes
-    if entry.comparison.definition_error <= _ROUNDING and entry.window.precision != truth.precision:
+    error = entry.comparison.definition_error
+    if error <= _ROUNDING and entry.window.precision != truth.precision:
         return Culprit(code="engine-rounding", values=values)
-    if subject.parameters * 8 * (len(sizes) + 4) > _MOST_BYTES:
-        return Culprit(code="engine-gradient", values=values)
-    plain = plain_pass(subject, truth.parts(sizes), truth.precision, keep_parts=True)
-    shares = [plain.part_gradient(index) for index in range(len(sizes))]
-    before = _before(truth, entry)
-    coefficients, unexplained = fit(entry.seen.gradient, [*shares, *([before] if before else [])])
-    if unexplained <= _TOLERANCE:
-        stale = coefficients[len(sizes)] if before else 0.0
-        return _by_micro_batch(coefficients[: len(sizes)], stale, values)
-    if len(plain.terms) > 1:
-        by_term = _by_term(plain, entry.seen.gradient, values)
-        if by_term is not None:
-            return by_term
-    if entry.comparison.definition_error <= _ROUNDING:
-        return Culprit(code="engine-rounding", values=values)
-    return Culprit(code="engine-gradient", values=values)
+    terms = len(truth.one.terms)
+    if subject.parameters * 8 * (terms * len(sizes) + 4) <= _MOST_BYTES:
+        plain = plain_pass(subject, truth.parts(sizes), truth.precision, keep_parts=True)
+        shares = [plain.part_gradient(index, term) for term in plain.terms for index in range(len(sizes))]
+        before = _before(truth, entry)
+        coefficients, unexplained = fit(entry.seen.gradient, [*shares, *([before] if before else [])])
+        if unexplained <= min(_TOLERANCE, error / 10):
+            if before and abs(coefficients[-1]) > _TOLERANCE:
+                return Culprit(code="engine-stale", values=values | {"factor": coefficients[-1]})
+            many = len(sizes)
+            table = {term: coefficients[row * many : (row + 1) * many] for row, term in enumerate(plain.terms)}
+            return _from_coefficients(table, values)
+    bad = _bad_layers(truth, entry)
+    live = [name for name, value in truth.gradient.items() if value is not None and bool(value.any())]
+    if bad and len(live) > 1 and len(bad) <= len(live) / 2:
+        return Culprit(code="engine-layers", where=tuple(sorted(bad))[:MOST_NAMED], values=values)
+    return Culprit(code="engine-rounding" if error <= _ROUNDING else "engine-gradient", values=values)
 
 
 def _before(truth: Truth, entry: Judged) -> Gradient | None:
@@ -118,35 +119,31 @@ def _before(truth: Truth, entry: Judged) -> Gradient | None:
     return plain_pass(truth.subject, cast, truth.precision).gradient()
 
 
-def _by_micro_batch(
-    coefficients: Sequence[float], stale: float, values: dict[str, str | int | float | bool | None]
+def _from_coefficients(
+    table: dict[str, list[float]], values: dict[str, str | int | float | bool | None]
 ) -> Culprit:
-    """What the coefficients of the micro-batches say."""
-    if abs(stale) > _TOLERANCE:
-        return Culprit(code="engine-stale", values=values | {"factor": stale})
-    listed = ", ".join(f"{value:.4g}" for value in coefficients)
-    first = coefficients[0]
-    if all(abs(value - first) <= _TOLERANCE * max(abs(first), 1.0) for value in coefficients):
+    """What the coefficients say, by term and micro-batch: all of them should be 1."""
+    rows = list(table.values())
+    first = rows[0][0]
+    if all(_close(value, first) for row in rows for value in row):
         return Culprit(code="engine-scale", values=values | {"factor": first})
-    odd = [index for index, value in enumerate(coefficients) if abs(value - 1) > _TOLERANCE]
-    where = tuple(f"micro-batch {index}" for index in odd)
-    if all(abs(coefficients[index]) <= _TOLERANCE for index in odd):
+    if all(_close(value, row[0]) for row in rows for value in row):
+        odd = {term: row[0] for term, row in table.items() if not _close(row[0], 1.0)}
+        listed = ", ".join(f"{value:.4g}" for value in odd.values())
+        return Culprit(code="engine-term", where=tuple(odd), values=values | {"factors": listed})
+    columns = [max((row[index] for row in rows), key=lambda value: abs(value - 1)) for index in range(len(rows[0]))]
+    wrong = [index for index, value in enumerate(columns) if not _close(value, 1.0)]
+    where = tuple(f"micro-batch {index}" for index in wrong)
+    listed = ", ".join(f"{value:.4g}" for value in columns)
+    if all(_close(columns[index], 0.0) for index in wrong):
         return Culprit(code="engine-missing", where=where, values=values)
-    if all(abs(coefficients[index] - round(coefficients[index])) <= _TOLERANCE for index in odd):
+    if all(_close(columns[index], round(columns[index])) for index in wrong):
         return Culprit(code="engine-repeated", where=where, values=values | {"factors": listed})
     return Culprit(code="engine-weights", where=where, values=values | {"factors": listed})
 
 
-def _by_term(
-    plain: Plain, gradient: Gradient, values: dict[str, str | int | float | bool | None]
-) -> Culprit | None:
-    coefficients, unexplained = fit(gradient, [plain.term_gradient(term) for term in plain.terms])
-    if unexplained > _TOLERANCE:
-        return None
-    odd = [index for index, value in enumerate(coefficients) if abs(value - 1) > _TOLERANCE]
-    factors = ", ".join(f"{coefficients[index]:.4g}" for index in odd)
-    where = tuple(plain.terms[index] for index in odd)
-    return Culprit(code="engine-term", where=where, values=values | {"factors": factors})
+def _close(one: float, two: float) -> bool:
+    return abs(one - two) <= _TOLERANCE * max(abs(two), 1.0)
 
 
 def fit(gradient: Gradient, basis: Sequence[Gradient]) -> tuple[list[float], float]:

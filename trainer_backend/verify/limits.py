@@ -46,8 +46,11 @@ class Limits(msgspec.Struct, frozen=True):
         """Relative error that a reported loss or norm is allowed."""
         return max(100 * _EPS[self.grade], self.whole)
 
-    def bad_layers(self, difference: Difference, scale: float) -> set[str]:
-        """Tensors whose error is more than rounding. `scale`: the whole gradient's norm."""
+    def bad_layers(self, difference: Difference, scale: float, *, also: float = 0.0) -> set[str]:
+        """Tensors whose error is more than rounding. `scale`: the whole gradient's norm.
+
+        `also`: a relative error that is allowed besides, such as clipping's own.
+        """
         least = max(64 * _EPS[self.grade] * scale, 0.0)
         relative = LIMITS[self.grade] * _LAYER_SLACK[self.grade]
         is_rounding = self.floor <= CAPS[self.grade]
@@ -58,6 +61,7 @@ class Limits(msgspec.Struct, frozen=True):
             <= max(
                 relative * max(layer.norm, SMALL_LAYER * difference.norm),
                 least,
+                also * layer.norm,
                 _NOISE * self.noise.get(layer.name, 0.0) if is_rounding else 0.0,
             )
         }

@@ -87,12 +87,11 @@ class Plain:
             added(share, self.by_term[term], 1.0 / weight)
         return share
 
-    def part_gradient(self, index: int) -> dict[str, torch.Tensor | None]:
-        """One micro-batch's share of the gradient (when parts were kept)."""
+    def part_gradient(self, index: int, term: str) -> dict[str, torch.Tensor | None]:
+        """One micro-batch's share of one term's gradient (when parts were kept)."""
         share: dict[str, torch.Tensor | None] = dict.fromkeys(self._names)
-        for term, gradient in self.parts[index].gradients.items():
-            if (weight := self.denominator(term)) > 0:
-                added(share, gradient, 1.0 / weight)
+        if (weight := self.denominator(term)) > 0:
+            added(share, self.parts[index].gradients.get(term, {}), 1.0 / weight)
         return share
 
     def norms(self) -> list[float]:

@@ -137,10 +137,14 @@ def run_window(
                 result = engine.window(batches)
                 if result.skipped != "loss-scale":
                     break
+            _read_result(seen, result)
+    except torch.OutOfMemoryError:
+        if not out_of_memory:
+            raise
+        seen.skipped = "out of memory"  # the simulated one: this engine does not recover
     finally:
         handle.remove()
     seen.duration_s = perf_counter() - started
-    _read_result(seen, result)
     leaves = [value for group in optimizer.param_groups for value in group["params"]]
     seen.left_over = any(value.grad is not None and bool(value.grad.any()) for value in (*leaves, *parameters))
     return seen

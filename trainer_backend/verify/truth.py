@@ -10,13 +10,15 @@ import torch
 
 from trainer_backend.engine.memory import free, is_out_of_memory
 from trainer_backend.errors import GradaccError
-from trainer_backend.verify.compare import Difference, Gradient, compare
+from trainer_backend.verify.compare import Difference, Gradient, added, compare
 from trainer_backend.verify.limits import CANCELLED, CAPS, Limits, noise_of
 from trainer_backend.verify.passes import Plain, plain_pass
 from trainer_backend.verify.quiet import LossCall, Narrowings, running_module
 from trainer_backend.verify.report import Floor, Precision, Remark
 from trainer_backend.verify.subject import Subject
 
+COUNTED_ALIKE: Final = 1e-6
+"""Denominators that differ by less were counted alike, and summed in fp32."""
 HALF: Final = (torch.bfloat16, torch.float16)
 
 
@@ -31,13 +33,14 @@ class Truth:
         self.narrowed: dict[str, torch.dtype] = {}
         """Where fp64 was rounded to less, by module."""
         self.samples_partition = 0
+        self.weights_are_rounded = False
         subject.by_splitting = not subject.collates_the_same_twice()
         if subject.by_splitting:
             self.remarks.append(Remark(code="collate-draws-lots"))
         self.total = len(subject.samples)
         self.one = self._first_pass()
         self.gradient = self.one.gradient()
-        self._partitions: dict[tuple[int, ...], tuple[Plain, dict[str, torch.Tensor | None]]] = {}
+        self._partitions: dict[tuple[tuple[int, ...], bool], tuple[Plain, Gradient]] = {}
         self._limits: dict[str, tuple[Limits, Floor]] = {}
 
     # ---------------------------------------------------------------------------- the large batch
@@ -105,16 +108,45 @@ class Truth:
 
     # --------------------------------------------------------------------------------- partitions
 
-    def partition(self, sizes: tuple[int, ...]) -> tuple[Plain, Gradient]:
-        """The task's own sums over these micro-batches, and their gradient. The last few are kept."""
-        if sizes == (self.total,):
+    def partition(self, sizes: tuple[int, ...], *, halved: bool = False) -> tuple[Plain, Gradient]:
+        """The task's own sums over these micro-batches, and their gradient. The last few are kept.
+
+        `halved`: each is split in two by the task itself, as after out of memory.
+        """
+        if sizes == (self.total,) and not halved:
             return self.one, self.gradient
-        if sizes not in self._partitions:
+        key = (sizes, halved)
+        if key not in self._partitions:
             if len(self._partitions) > 2:
                 self._partitions.pop(next(iter(self._partitions)))
-            plain = plain_pass(self.subject, self.parts(sizes), self.precision)
-            self._partitions[sizes] = (plain, plain.gradient())
-        return self._partitions[sizes]
+            parts = self.parts(sizes)
+            if halved:
+                parts = [half for part in parts for half in self.subject.split(part, 2)]
+            plain = plain_pass(self.subject, parts, self.precision)
+            self._partitions[key] = (plain, plain.gradient())
+        return self._partitions[key]
+
+    def target(self, plain: Plain) -> Gradient:
+        """The large batch's gradient, over the denominators as `plain` counted them.
+
+        Those differ from the large batch's own where weights are summed in fp32: that is rounding.
+        """
+        return self._over_denominators_of(plain, self.one, self.gradient)
+
+    def _over_denominators_of(self, plain: Plain, other: Plain, gradient: Gradient) -> Gradient:
+        pairs = {term: (plain.denominator(term), other.denominator(term)) for term in other.terms}
+        rounded = {
+            term: own / theirs
+            for term, (own, theirs) in pairs.items()
+            if own != theirs and theirs > 0 and abs(own / theirs - 1) <= COUNTED_ALIKE
+        }
+        if not rounded:
+            return gradient
+        self.weights_are_rounded = True
+        whole: dict[str, torch.Tensor | None] = dict.fromkeys(gradient)
+        for term in other.terms:
+            added(whole, other.term_gradient(term), 1.0 / rounded.get(term, 1.0))
+        return whole
 
     @property
     def stated(self) -> set[str]:
@@ -143,13 +175,15 @@ class Truth:
     def _measure(self, precision: Precision) -> tuple[Limits, Floor]:
         subject, total = self.subject, self.total
         is_reference = precision == self.precision
-        one = self.gradient if is_reference else self._again(precision, seed=0)
+        first = self.one if is_reference else self._again(precision, seed=0)
+        one = self.gradient if is_reference else first.gradient()
         own = compare(one, self.gradient, at_least=self.scale())
-        repeat = compare(self._again(precision, seed=1), one, at_least=self.scale())
+        repeat = compare(self._again(precision, seed=1).gradient(), one, at_least=self.scale())
         reverse: Difference | None = None
         if not subject.by_splitting:
             backwards = self._again(precision, seed=0, order=range(total - 1, -1, -1))
-            reverse = compare(backwards, one, at_least=self.scale())
+            forwards = self._over_denominators_of(backwards, first, one)
+            reverse = compare(backwards.gradient(), forwards, at_least=self.scale())
         order = reverse.error if reverse is not None else 0.0
         seen = (own, repeat) if reverse is None else (own, repeat, reverse)
         grade = self.grade if is_reference else grade_of(subject, precision)
@@ -158,9 +192,9 @@ class Truth:
         floor = Floor(precision=precision, one_fold_error=own.error, repeat=repeat.error, order=order)
         return limits, floor
 
-    def _again(self, precision: Precision, *, seed: int, order: Sequence[int] | None = None) -> Gradient:
+    def _again(self, precision: Precision, *, seed: int, order: Sequence[int] | None = None) -> Plain:
         parts = self.parts((self.total,), precision, order=order)
-        return plain_pass(self.subject, parts, precision, seed=seed).gradient()
+        return plain_pass(self.subject, parts, precision, seed=seed)
 
 
 def grade_of(subject: Subject, precision: Precision) -> str:

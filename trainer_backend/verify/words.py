@@ -1,0 +1,285 @@
+"""The certificate's sentences, made from codes and values, in one place. No torch.
+
+`tr` is the seam for a translation: it gets the English template with its {names}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from trainer_backend.verify.report import Comparison, Culprit, Remark, Verdict, VerifyProgress, VerifyReport
+
+Translate: TypeAlias = Callable[[str], str]
+
+VERDICTS: Final[dict[Verdict, str]] = {
+    "equal": "Equal",
+    "per-micro-batch": "Equal to the stated per-micro-batch definition",
+    "not-equal": "Not equal",
+}
+MEANINGS: Final[dict[Verdict, str]] = {
+    "equal": "N micro-batches give the gradient of the one large batch, for this model, loss and data.",
+    "per-micro-batch": "The gradient is exactly that of the task's own definition, part of which belongs to "
+    "each micro-batch and so is not the large batch's.",
+    "not-equal": "N micro-batches do not give the gradient of the one large batch.",
+}
+FOLDS: Final[dict[str, str]] = {
+    "one": "one batch",
+    "equal": "equal parts",
+    "ragged": "ragged parts",
+    "tail": "tail of an epoch",
+    "clip": "clipped",
+    "out-of-memory": "out of memory, replayed",
+}
+FAULTS: Final[dict[str, str]] = {
+    "updates": "the number of optimizer steps",
+    "left-over": "gradients left behind the window",
+    "samples": "the number of samples",
+    "denominator": "the denominator D",
+    "loss": "the reported loss",
+    "gradient-norm": "the reported gradient norm",
+}
+PROGRESS: Final[dict[str, str]] = {
+    "importing-torch": "Importing torch…",
+    "reading-data": "Reading the data…",
+    "building-model": "Building the model…",
+    "reference": "Computing the large batch's gradient…",
+    "comparing": "Comparing N = {steps}, {fold}, {precision}…",
+    "diagnosing": "Looking for what breaks equality…",
+}
+
+# code -> (what is so, what can be done)
+CULPRITS: Final[dict[str, tuple[str, str]]] = {
+    "batch-norm": (
+        "BatchNorm normalises each micro-batch by its own statistics ({layers} layers): a ghost batch of "
+        "{micro_batch_size} samples, not of the effective batch.",
+        "Use momentum {momentum_for_steps} instead of {momentum}, so that the running statistics move once a "
+        "window of {steps}; or freeze these layers (eval mode); or use GroupNorm.",
+    ),
+    "per-micro-batch-term": (
+        "These loss terms belong to the micro-batch as a whole, as the task states: the window's value is "
+        "their weighted mean over micro-batches.",
+        "Nothing to do. Give terms that shall be the large batch's as sums over samples.",
+    ),
+    "returns-mean": (
+        "This loss term is a mean: the same samples given twice give the same total, where a sum doubles.",
+        "Return the sum and its weight: LossTerm(losses.sum(), weight=the number of elements summed).",
+    ),
+    "class-weighted-mean": (
+        "This loss term is a mean over class weights: each micro-batch is divided by its own classes' weights.",
+        "Give it its own denominator: reduction='sum', and weight = class_weights[targets].sum().",
+    ),
+    "other-denominator": (
+        "This loss term is a mean times another count than its own denominator.",
+        "Use reduction='sum', and give what the mean divides by (the valid elements) as the weight.",
+    ),
+    "ratio": (
+        "This loss term is a ratio over the whole micro-batch (such as Dice, or a mean over valid elements).",
+        "Return numerator and denominator as total and weight; where it is no such ratio (Dice), sum it per "
+        "sample, or state it: LossTerm(…, per_micro_batch=True).",
+    ),
+    "in-batch-negatives": (
+        "Each sample is scored against the others of its micro-batch (in-batch negatives), so fewer samples "
+        "mean fewer negatives.",
+        "GradCache gives the large batch exactly (two forwards); or state it: LossTerm(…, per_micro_batch=True).",
+    ),
+    "samples-influence-each-other": (
+        "Samples of a micro-batch influence each other in this loss term, so it is no sum over samples.",
+        "With in-batch negatives, GradCache gives the large batch exactly; a statistic over the batch can be "
+        "taken per sample; else state it: LossTerm(…, per_micro_batch=True).",
+    ),
+    "weight-not-additive": (
+        "The weights of the micro-batches do not add up to the large batch's ({weights_of_parts} against "
+        "{weight}): the weight depends on what is collated together.",
+        "Count only valid elements (no padding), each in exactly one micro-batch.",
+    ),
+    "collate": (
+        "Collating other samples together changes a sample's own loss: padding is not masked out.",
+        "Mask padding in the model and in the loss, or pad every sample to one length.",
+    ),
+    "random-numbers": (
+        "The same batch gives another gradient with other random numbers, dropout switched off.",
+        "Look for rand, bernoulli or noise in the forward pass or the loss; use nn.Dropout for dropout.",
+    ),
+    "state": (
+        "A forward pass leaves something behind that changes the next one.",
+        "Let no value that the forward uses be kept in the model or the task from one micro-batch to the next; "
+        "update it once a window.",
+    ),
+    "order": (
+        "The same samples in reversed order give another gradient: the loss depends on the place in the batch.",
+        "Weigh each sample by itself, not by its index in the batch.",
+    ),
+    "half-precision": (
+        "Part of the gradient is computed in half precision whatever the run's precision is.",
+        "Take .half(), .bfloat16() or a fixed autocast off the model and the loss; sum losses in fp32.",
+    ),
+    "non-finite": (
+        "The gradient is not finite for the samples taken.",
+        "Look at these samples and the loss (log of 0, division by a count of 0) before training.",
+    ),
+    "engine-skipped": (
+        "The engine skipped the window ({reason}).",
+        "Look for a loss or gradient that overflows in the run's precision.",
+    ),
+    "engine-updates": (
+        "The optimizer stepped {updates} times in one window.",
+        "Step once a window, behind its last micro-batch.",
+    ),
+    "engine-numbers": (
+        "The gradient may be right, but these numbers of the window are not.",
+        "Report over all micro-batches of the window, by weight.",
+    ),
+    "engine-clip": (
+        "Clipping is not applied to the window's mean gradient.",
+        "Divide by the window's denominator first, then clip, once a window.",
+    ),
+    "engine-replay": (
+        "A window that is replayed after out of memory is not the same window.",
+        "Empty every gradient and restore buffers before the replay; run each sample once.",
+    ),
+    "engine-stale": (
+        "The gradient of the window before leaks in, {factor} times.",
+        "Empty every .grad behind each window, applied or not.",
+    ),
+    "engine-scale": (
+        "The gradient is {factor} times what it should be.",
+        "Divide by the weights that the window really had, not by N.",
+    ),
+    "engine-missing": (
+        "Micro-batches are missing from the gradient.",
+        "Let each micro-batch of the window run its backward once.",
+    ),
+    "engine-repeated": (
+        "Micro-batches enter another number of times than once ({factors}).",
+        "Let each micro-batch of the window run its backward once.",
+    ),
+    "engine-weights": (
+        "Micro-batches enter with wrong weights ({factors} times what they should).",
+        "Divide sums by the window's denominator, not means by N: a mean of means favours small micro-batches.",
+    ),
+    "engine-term": (
+        "Loss terms enter {factors} times what they should.",
+        "Divide each term by its own denominator over the window.",
+    ),
+    "engine-layers": (
+        "The gradient of these tensors is wrong, of all others right.",
+        "See whether the optimizer has them, and whether a hook changes their gradient.",
+    ),
+    "engine-rounding": (
+        "The gradient is rounded more than {precision} rounds.",
+        "Let gradients accumulate in fp32 buffers.",
+    ),
+    "engine-gradient": (
+        "The gradient that the optimizer gets is not what the micro-batches add up to.",
+        "Look at what happens to .grad between the first backward and the step.",
+    ),
+    "unknown": (
+        "The gradients differ, and no known cause fits.",
+        "Compare the worst layers below with what the model does in them.",
+    ),
+}
+REMARKS: Final[dict[str, str]] = {
+    "fp64-cannot-run": "fp64 cannot run here ({reason}), so fp32 and its floor are the reference: faults below "
+    "1e-5 stay unseen.",
+    "large-batch-does-not-fit": "The large batch of {wanted} samples does not fit in memory. {samples} samples were "
+    "compared with one batch; all {wanted} only between two cuts and two orders.",
+    "collate-draws-lots": "Collating draws random numbers, so one collated batch was cut by split() instead.",
+    "too-few-samples": "{samples} samples are too few for N = {steps}.",
+    "cannot-split": "Batches cannot be split, so a run cannot recover from out of memory: {reason}",
+    "fp32-inside": "Something rounds to fp32 inside the fp64 run ({where}), so its limit is that of fp32.",
+    "weights-in-fp32": "The loss counts weights in fp32, so denominators of the same samples differ by rounding; "
+    "sum them in fp64 for exact ones.",
+    "half-inside": "Something computes in half precision inside the fp64 run ({where}).",
+    "precision-is-coarse": "One batch in {precision} already differs from fp64 by {error}: the precision, not "
+    "accumulation, is what this run feels.",
+    "optimizer-in-backward": "Parameters have hooks that act in the backward ({where}): an optimizer that steps "
+    "there sees one micro-batch, not the window.",
+    "gradient-hook-twice": "In one backward a gradient arrives twice at {where} (reentrant checkpointing with shared "
+    "weights): norms of single micro-batches are not known; use use_reentrant=False.",
+    "batch-norm": "{layers} BatchNorm layers in train mode see {micro_batch_size} samples at a time.",
+    "batch-norm-of-one": "{layers} BatchNorm layers in train mode see a single sample at a time: they cannot "
+    "normalise it.",
+    "loss-returns-mean": "The loss calls {function} with reduction='mean'.",
+}
+
+
+def _english(text: str) -> str:
+    return text
+
+
+def culprit(entry: Culprit, tr: Translate = _english) -> tuple[str, str]:
+    """What is so, and what can be done."""
+    sentence, remedy = CULPRITS[entry.code]
+    values = _Shown(entry.values)
+    if entry.code == "batch-norm" and "momentum" not in entry.values:
+        remedy = "Freeze these layers (eval mode), or use GroupNorm."
+    where = ", ".join(FAULTS.get(name, name) for name in entry.where)
+    told = tr(sentence).format_map(values)
+    return (f"{told} ({where})" if entry.code == "engine-numbers" and where else told), tr(remedy).format_map(values)
+
+
+def remark(entry: Remark, tr: Translate = _english) -> str:
+    """A remark in words."""
+    return tr(REMARKS[entry.code]).format_map(_Shown(entry.values))
+
+
+def progress(entry: VerifyProgress, tr: Translate = _english) -> str:
+    """What is being done."""
+    values = dict(entry.values)
+    if "fold" in values:
+        values["fold"] = tr(FOLDS[str(values["fold"])])
+    return tr(PROGRESS[entry.code]).format_map(_Shown(values))
+
+
+def headline(report: VerifyReport, tr: Translate = _english) -> str:
+    """The verdict and, where it is another than the recipe declares, that."""
+    said = tr(VERDICTS[report.verdict])
+    if report.as_declared:
+        return said
+    return tr("{verdict}, and the recipe declares: {expected}").format(
+        verdict=said, expected=tr(VERDICTS[report.expected]).lower()
+    )
+
+
+def meaning(report: VerifyReport, tr: Translate = _english) -> str:
+    """The verdict in a sentence with its numbers."""
+    steps = sorted({entry.steps for entry in report.comparisons if entry.steps > 1})
+    listed = ", ".join(map(str, steps))
+    return tr("{meaning} {samples} samples, N = {steps}, {parameters} parameters.").format(
+        meaning=tr(MEANINGS[report.verdict]), samples=report.samples, steps=listed,
+        parameters=f"{report.parameters:,}",
+    )  # fmt: skip
+
+
+def sizes(entry: Comparison) -> str:
+    """The samples of the micro-batches: 4 x 4, or 6, 2, 6, 2."""
+    first = entry.sizes[0]
+    if len(entry.sizes) > 1 and all(size == first for size in entry.sizes):
+        return f"{len(entry.sizes)} × {first}"
+    return ", ".join(map(str, entry.sizes))
+
+
+def small(value: float | None) -> str:
+    """An error: two figures and a power of ten."""
+    if value is None:
+        return "–"
+    return "0" if value == 0 else f"{value:.1e}"
+
+
+def plain(value: float | None) -> str:
+    """Any number, six figures."""
+    return "–" if value is None else f"{value:.6g}"
+
+
+class _Shown(dict[str, object]):
+    """Values as people read them; a name without a value shows as a dash."""
+
+    def __getitem__(self, key: str) -> object:
+        value = super().__getitem__(key)
+        if isinstance(value, float):
+            return f"{value:.4g}"
+        return "–" if value is None else value
+
+    def __missing__(self, key: str) -> object:
+        return "–"
