@@ -53,6 +53,9 @@ kind = "language-model"
 [accumulation]
 micro_batch_size = 8
 gradient_accumulation_steps = {n}
+
+[optimizer]
+max_grad_norm = 1.0
 """
 
 

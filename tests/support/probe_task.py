@@ -58,7 +58,8 @@ class Stream(torch.utils.data.IterableDataset[torch.Tensor]):
 
 
 class Task:
-    """`at`: the micro-batch (from 1) inside which `command` is sent and answered."""
+    """`at`: the micro-batch (from 1) inside which `command` is sent and answered; `nan_at`: the sample
+    (from 1) whose loss is NaN, each time."""
 
     def __init__(
         self,
@@ -100,7 +101,7 @@ class Task:
             if self._count == self._fail_at:
                 raise ValueError("the probe fails here")
         total = -model(batch).sum()
-        if model.training and self._count == self._nan_at:
+        if model.training and self._nan_at and 10.0 ** (self._nan_at - 1) in batch.tolist():
             total = total * float("nan")
         return LossTerm(total, len(batch))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import warnings
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
@@ -235,14 +236,17 @@ class IterableSource:
         kind = StatefulIterableReader if stateful else IterableReader
         reader = kind(self._dataset, seed=self._seed, epoch=position.epoch)
         generator = torch.Generator().manual_seed(mixed(self._seed, position.epoch, 2))
-        self._loader = _loader_class()(
-            reader,
-            batch_size=None,
-            num_workers=self._workers,
-            collate_fn=as_it_is,
-            worker_init_fn=quiet_worker if self._workers else None,
-            generator=generator,
-        )
+        with warnings.catch_warnings():
+            # torchdata 0.11 tells torch so by a name that torch 2.14 calls deprecated.
+            warnings.filterwarnings("ignore", message="'set_vital' is deprecated")
+            self._loader = _loader_class()(
+                reader,
+                batch_size=None,
+                num_workers=self._workers,
+                collate_fn=as_it_is,
+                worker_init_fn=quiet_worker if self._workers else None,
+                generator=generator,
+            )
         skip = position.offset
         if position.loader is not None and hasattr(self._loader, "load_state_dict"):
             self._loader.load_state_dict(position.loader)

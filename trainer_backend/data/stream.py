@@ -61,7 +61,7 @@ class Stream:
                 return batches
             self.position = msgspec.structs.replace(self.position, consumed=start.consumed)
             dropped += 1
-            if dropped > 2:  # one for the rest of this epoch, one for a whole epoch
+            if start.consumed == 0 or dropped > 2:  # the rest of an epoch may be dropped, a whole one not
                 raise GradaccError(
                     f"accumulation.tail = drop leaves nothing to train on: an epoch has fewer than N = {steps}"
                     f" micro-batches of {size}. Use a smaller N or micro-batch, or tail = step."

@@ -52,6 +52,7 @@ class Lifecycle:
         self.writer: JournalWriter | None = None
         self._ended = threading.Lock()
         self._waking = False
+        self._timers: list[threading.Timer] = []
 
     def put(self, event: AnyEvent) -> None:
         """Queue an event for the journal."""
@@ -67,6 +68,8 @@ class Lifecycle:
             self.steering.end()
         self.writer.put(fact)
         self.writer.close()
+        for timer in self._timers:
+            timer.cancel()
 
     # ------------------------------------------------------------------------------- stops
 
@@ -78,6 +81,7 @@ class Lifecycle:
             timer = threading.Timer(LAST_RESORT_S, self._last_resort, (reason,))
             timer.name = "gradacc-last-resort"
             timer.daemon = True
+            self._timers.append(timer)
             timer.start()
 
     def _wake(self) -> None:

@@ -38,7 +38,7 @@ AT_LEAST: Final = frozenset({"throughput"})
 
 def judge(targets: TargetsSection, journal: Path) -> Iterator[Warned]:
     """A verdict for each target that was set; what was never measured is missed, with reached = None."""
-    asked = {key: getattr(targets, key) for key in targets.__struct_fields__}
+    asked = {key: getattr(targets, key) for key in ("peak_memory", *_REACHED)}
     asked = {key: value for key, value in asked.items() if value is not None}
     if not asked:
         return

@@ -1,0 +1,263 @@
+"""Which samples enter which optimizer step, told by the probe's digits (tests/support/probe_task.py)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.trainers import events, make_probe, run_here, set_recipe
+from trainer_backend.protocol import (
+    AccumulationChanged,
+    CommandAccepted,
+    NonFiniteSeen,
+    OptimizerStepMeasured,
+    RunFailed,
+    RunFinished,
+    SettingChanged,
+)
+from trainer_backend.run_directory import RunDirectory
+
+TWO_EPOCHS = {"run": {"epochs": 2}}
+
+
+def digits(run: RunDirectory, *, attempt: int | None = None) -> list[int]:
+    """Each window's sum of y: its digits name the samples, since the norm is their mean."""
+    steps = events(run, OptimizerStepMeasured, attempt=attempt)
+    return [round((step.gradient_norm or 0.0) * step.samples) for step in steps]
+
+
+def micro_batches(run: RunDirectory) -> list[int]:
+    """How many each window had."""
+    return [step.micro_batches for step in events(run, OptimizerStepMeasured)]
+
+
+@pytest.mark.parametrize("iterable", [False, True])
+def test_a_short_tail_steps_over_its_own_weight_and_leaks_nothing(tmp_path: Path, iterable: bool) -> None:
+    """11 micro-batches an epoch, N = 4, two epochs: windows 4, 4, 3 twice, with a length or without."""
+    run = make_probe(tmp_path, TWO_EPOCHS, length=11, iterable=iterable)
+    assert run_here(run) == 0
+    assert micro_batches(run) == [4, 4, 3, 4, 4, 3]
+    assert digits(run) == [1111, 1111_0000, 111_0000_0000] * 2
+
+
+@pytest.mark.parametrize("iterable", [False, True])
+def test_a_carried_tail_goes_on_in_the_next_epoch(tmp_path: Path, iterable: bool) -> None:
+    """tail = carry: the window takes its last micro-batches from the next epoch's start."""
+    run = make_probe(tmp_path, TWO_EPOCHS, {"accumulation": {"tail": "carry"}}, length=10, iterable=iterable)
+    assert run_here(run) == 0
+    assert micro_batches(run) == [4] * 5
+    assert digits(run) == [1111, 1111_0000, 11_0000_0011, 111100, 1111000000]
+
+
+@pytest.mark.parametrize("iterable", [False, True])
+def test_a_dropped_tail_enters_no_step_and_no_count(tmp_path: Path, iterable: bool) -> None:
+    """tail = drop: what is left of an epoch is passed over."""
+    run = make_probe(tmp_path, TWO_EPOCHS, {"accumulation": {"tail": "drop"}}, length=11, iterable=iterable)
+    assert run_here(run) == 0
+    assert digits(run) == [1111, 1111_0000] * 2
+    assert events(run, RunFinished)[0].samples_seen == 16
+
+
+def test_an_epoch_that_never_fills_a_window_is_a_sentence(tmp_path: Path) -> None:
+    """tail = drop with fewer samples than one window can never train."""
+    run = make_probe(tmp_path, TWO_EPOCHS, {"accumulation": {"tail": "drop"}}, length=3)
+    assert run_here(run) == 1
+    assert "leaves nothing to train on" in events(run, RunFailed)[0].reason
+
+
+def test_a_short_last_micro_batch_weighs_by_its_samples(tmp_path: Path) -> None:
+    """7 samples in micro-batches of 2: the last one is a single sample, and the mean is over 7."""
+    run = make_probe(
+        tmp_path, {"run": {"epochs": 1}}, {"accumulation": {"micro_batch_size": 2}}, length=7
+    )
+    assert run_here(run) == 0
+    (step,) = events(run, OptimizerStepMeasured)
+    assert step.samples == 7
+    assert step.gradient_norm == pytest.approx(1111111 / 7, rel=1e-12)
+
+
+def test_optimizer_steps_are_updates_and_not_micro_batches(tmp_path: Path) -> None:
+    """max_optimizer_steps = 5 with N = 3 is 5 updates and 15 micro-batches."""
+    run = make_probe(
+        tmp_path,
+        {"run": {"max_optimizer_steps": 5}, "accumulation": {"gradient_accumulation_steps": 3}},
+        length=100,
+    )
+    assert run_here(run) == 0
+    assert micro_batches(run) == [3] * 5
+    end = events(run, RunFinished)[0]
+    assert (end.step, end.samples_seen, end.reason) == (5, 15, "max_optimizer_steps")
+
+
+def test_the_run_ends_at_exactly_so_many_samples(tmp_path: Path) -> None:
+    """max_samples cuts the last window, and the last micro-batch, short."""
+    run = make_probe(
+        tmp_path, {"run": {"max_samples": 9}, "accumulation": {"micro_batch_size": 2}}, length=100
+    )
+    assert run_here(run) == 0
+    assert [step.samples for step in events(run, OptimizerStepMeasured)] == [8, 1]
+    assert events(run, RunFinished)[0].reason == "max_samples"
+
+
+@pytest.mark.parametrize(("before", "after"), [(5, 2), (4, 3), (2, 6)])
+def test_a_new_n_leaves_the_open_window_alone(tmp_path: Path, before: int, after: int) -> None:
+    """Asked for inside the second window: that one keeps N, the third has the new one."""
+    run = make_probe(
+        tmp_path,
+        {"run": {"max_samples": 2 * before + 2 * after}},
+        {"accumulation": {"gradient_accumulation_steps": before}},
+        length=100, at=before + 2, command="accumulation", value=after,
+    )  # fmt: skip
+    assert run_here(run) == 0
+    assert micro_batches(run) == [before, before, after, after]
+    (change,) = events(run, AccumulationChanged)
+    (accepted,) = events(run, CommandAccepted)
+    assert (change.step, change.before, change.after, change.asked_by) == (3, before, after, "the probe")
+    assert (accepted.command_id, accepted.applies_at_step) == (change.command_id, 3)
+    assert [step.accumulation_steps for step in events(run, OptimizerStepMeasured)] == [before] * 2 + [after] * 2
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_new_micro_batch_size_neither_loses_nor_repeats_a_sample(tmp_path: Path, workers: int) -> None:
+    """Workers have micro-batches of the old size ready; the samples go on where they were, N follows."""
+    run = make_probe(
+        tmp_path,
+        {"run": {"max_samples": 24}, "data": {"num_workers": workers}},
+        {"accumulation": {"micro_batch_size": 2, "gradient_accumulation_steps": 3}},
+        length=100, at=2, command="micro-batch", value=3,
+    )  # fmt: skip
+    assert run_here(run) == 0
+    assert digits(run) == [111111, 111111_000000] * 2
+    assert micro_batches(run) == [3, 2, 2, 2]
+    (changed,) = events(run, SettingChanged)
+    assert (changed.key, changed.before, changed.after) == ("accumulation.micro_batch_size", 2, 3)
+    (steps,) = events(run, AccumulationChanged)
+    assert (steps.step, steps.before, steps.after) == (2, 3, 2)
+
+
+def test_the_recipes_schedule_of_n_follows_the_samples(tmp_path: Path) -> None:
+    """N is 2 from the start, 4 once 4 samples were consumed, 1 once 12 were."""
+    points = [{"from_sample": 0, "steps": 2}, {"from_sample": 4, "steps": 4}, {"from_sample": 12, "steps": 1}]
+    run = make_probe(tmp_path, {"run": {"max_samples": 14}, "accumulation": {"schedule": points}}, length=100)
+    assert run_here(run) == 0
+    assert micro_batches(run) == [2, 2, 4, 4, 1, 1]
+    assert [(c.step, c.after, c.asked_by) for c in events(run, AccumulationChanged)] == [
+        (3, 4, "schedule"), (5, 1, "schedule"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["constant", "linear", "cosine"])
+def test_the_learning_rate_follows_samples_whatever_n_does(tmp_path: Path, kind: str) -> None:
+    """Warm-up of 96 samples, b = 2, N = 4 → 8 → 2 on the way: each window's rate is that at its end."""
+    points = [{"from_sample": 0, "steps": 4}, {"from_sample": 40, "steps": 8}, {"from_sample": 72, "steps": 2}]
+    run = make_probe(
+        tmp_path,
+        {"run": {"max_samples": 120}},
+        {"accumulation": {"micro_batch_size": 2, "schedule": points}},
+        {"schedule": {"kind": kind, "warmup_samples": 96, "samples": 192, "final_ratio": 0.0}},
+        length=1000,
+    )
+    assert run_here(run) == 0
+    for step in events(run, OptimizerStepMeasured):
+        assert step.learning_rate == pytest.approx(_expected(kind, step.samples_seen), rel=1e-12)
+
+
+def _expected(kind: str, samples: int) -> float:
+    if samples <= 96:
+        return samples / 96
+    done = (samples - 96) / 96
+    import math  # noqa: PLC0415 - only here
+
+    return {"constant": 1.0, "linear": 1 - done, "cosine": 0.5 + 0.5 * math.cos(math.pi * done)}[kind]
+
+
+def test_a_horizon_that_nobody_knows_is_asked_for(tmp_path: Path) -> None:
+    """Epochs over data without a length cannot bend a curve."""
+    run = make_probe(tmp_path, TWO_EPOCHS, {"schedule": {"kind": "cosine"}}, length=11, iterable=True)
+    assert run_here(run) == 2
+    assert "Give schedule.samples" in events(run, RunFailed)[0].reason
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"), [("skip", [0, 1111_0000]), ("drop", [1101, 1111_0000]), ("halt", [])]
+)
+def test_a_nan_is_skipped_dropped_or_halts_the_run(
+    tmp_path: Path, policy: str, expected: list[int]
+) -> None:
+    """Micro-batch 2 of 4 is NaN; the window after it is exact."""
+    run = make_probe(
+        tmp_path, {"run": {"max_samples": 8}, "accumulation": {"non_finite": policy}}, length=100, nan_at=2
+    )
+    assert run_here(run) == (1 if policy == "halt" else 0)
+    steps = events(run, OptimizerStepMeasured)
+    norms = [0 if step.skipped else round((step.gradient_norm or 0.0) * step.weight) for step in steps]
+    assert norms == expected
+    seen = events(run, NonFiniteSeen)
+    assert [(fact.step, fact.index, fact.sample_indices) for fact in seen] == [(1, 1, (1,))]
+    assert len(events(run, RunFailed)) == (policy == "halt")
+
+
+def test_a_resumed_run_keeps_the_sequence_of_samples_under_another_n(tmp_path: Path) -> None:
+    """Stopped after two windows of 4 (asked in the second); N = 3 in the recipe from then on."""
+    run = make_probe(
+        tmp_path, {"run": {"max_samples": 14}}, length=100, at=6, command="stop"
+    )
+    assert run_here(run) == 0
+    set_recipe(run, **{"accumulation.gradient_accumulation_steps": 3, "task.options.at": 0})
+    assert run_here(run) == 0
+    assert digits(run) == [1111, 1111_0000, 111_0000_0000, 100_000_000_011]
+    (change,) = events(run, AccumulationChanged)
+    assert (change.step, change.before, change.after) == (3, 4, 3)
+
+
+def test_a_stop_now_leaves_the_open_window_to_be_replayed(tmp_path: Path) -> None:
+    """Asked in the third micro-batch of the second window: its samples are not consumed, and come again."""
+    run = make_probe(tmp_path, {"run": {"max_samples": 12}}, length=100, at=7, command="stop-now")
+    assert run_here(run) == 0
+    assert digits(run) == [1111]
+    set_recipe(run, **{"task.options.at": 0})
+    assert run_here(run) == 0
+    assert digits(run, attempt=2) == [1111_0000, 1111_0000_0000]
+
+
+def settings(**values: Any) -> dict[str, Any]:  # noqa: ANN401 - TOML
+    """A recipe's tables from keys such as optimizer__learning_rate."""
+    tables: dict[str, Any] = {}
+    for key, value in values.items():
+        table, _, name = key.partition("__")
+        tables.setdefault(table, {})[name] = value
+    return tables
+
+
+@pytest.mark.parametrize(
+    ("decay", "rate", "steps"), [(0.1, 0.5, 1), (0.25, 1.0, 3), (0.01, 0.1, 2)]
+)
+def test_weight_decay_and_clipping_act_once_a_window(
+    tmp_path: Path, decay: float, rate: float, steps: int
+) -> None:
+    """Clipped to 1 after averaging: w moves by the rate towards it, and decays once a window."""
+    run = make_probe(
+        tmp_path,
+        settings(
+            run__max_optimizer_steps=steps,
+            optimizer__weight_decay=decay,
+            optimizer__learning_rate=rate,
+            optimizer__max_grad_norm=1.0,
+        ),
+        length=100,
+    )
+    assert run_here(run) == 0
+    expected = 0.0
+    for _ in range(steps):
+        # SGD adds decay * w to the gradient (-1 after clipping).
+        expected -= rate * (-1.0 + decay * expected)
+    assert _weight(run) == pytest.approx(expected, rel=1e-12)
+
+
+def _weight(run: RunDirectory) -> float:
+    from trainer_backend.trainer import checkpoint  # noqa: PLC0415 - torch
+
+    newest = list(checkpoint.found(run.checkpoints_path).values())[-1]
+    return float(checkpoint.read(newest).model["w"])
