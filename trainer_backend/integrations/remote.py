@@ -1,0 +1,190 @@
+"""Commands to a loop that is not ours: answered at once, obeyed at the border where they are exact."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import assert_never
+
+import msgspec
+
+from trainer_backend.inbox import Inbox, Malformed
+from trainer_backend.integrations.borders import Refused, Rule
+from trainer_backend.protocol import (
+    AccumulationChanged,
+    AnyCommand,
+    AnyEvent,
+    CommandAccepted,
+    CommandRefused,
+    Pause,
+    Paused,
+    Resume,
+    Resumed,
+    RollBack,
+    SaveCheckpoint,
+    Scalar,
+    SetAccumulation,
+    SetLearningRate,
+    SetMaxGradNorm,
+    SetMicroBatchSize,
+    Stop,
+)
+
+
+class Change(msgspec.Struct, frozen=True):
+    """An accepted N, and the window it applies from."""
+
+    command: SetAccumulation
+    step: int
+
+
+class Remote:
+    """One run's commands. `tick` runs in the journal's thread, `border` in the training thread."""
+
+    def __init__(
+        self, inbox: Inbox, put: Callable[[AnyEvent], None], rule: Rule, *, steps: int, started_at: float
+    ) -> None:
+        self._inbox = inbox
+        self._put = put
+        self._rule = rule
+        self._started_at = started_at
+        self._border = threading.Condition()
+        self._step = 1
+        self._done = 0
+        self._in_window = False
+        self._change: Change | None = None
+        self._ending = False
+        self.steps = steps
+        """N of the coming window."""
+        self.stop_asked = False
+        self.paused_by: str | None = None
+
+    # ------------------------------------------------------------- the training thread's side
+
+    def begin_window(self) -> None:
+        """The window's first micro-batch starts; N is fixed until its end."""
+        with self._border:
+            self._in_window = True
+
+    def end_window(self, micro_batches: int) -> None:
+        """A window of `micro_batches` is complete."""
+        with self._border:
+            self._in_window = False
+            self._step += 1
+            self._done += micro_batches
+
+    def restart_counter(self) -> None:
+        """The library's counter starts again (a new epoch): any border is exact now."""
+        with self._border:
+            self._done = 0
+            if self._change is not None and self._change.step > self._step:
+                self._change = msgspec.structs.replace(self._change, step=self._step)
+
+    def border(self, samples_seen: int) -> int:
+        """Wait while paused; gives N of the coming window."""
+        with self._border:
+            if self.paused_by is not None:
+                self._put(Paused(command_id=self.paused_by, step=self._step - 1, samples_seen=samples_seen))
+                self._border.wait_for(lambda: self.paused_by is None or self.stop_asked)
+                self._put(Resumed(command_id=None, step=self._step - 1, samples_seen=samples_seen))
+            change = self._change
+            if change is not None and change.step <= self._step:
+                self._change = None
+                asked = change.command
+                self._put(
+                    AccumulationChanged(
+                        command_id=asked.id,
+                        step=self._step,
+                        before=self.steps,
+                        after=asked.steps,
+                        asked_by=asked.asked_by,
+                        asked_at=asked.asked_at,
+                    )
+                )
+                self.steps = asked.steps
+            return self.steps
+
+    def end(self) -> None:
+        """No window will come."""
+        with self._border:
+            self._ending = True
+            if self._change is not None:
+                self._refuse(self._change.command.id, "run-is-ending")
+                self._change = None
+
+    # --------------------------------------------------------------- the writer thread's side
+
+    def tick(self) -> None:
+        """Answer what waits in the inbox."""
+        commands = self._inbox.poll()
+        if not commands:
+            return
+        with self._border:
+            for command in commands:
+                self._answer(command)
+                self._inbox.remove(command.id)
+            self._border.notify_all()
+
+    def _answer(self, command: AnyCommand | Malformed) -> None:
+        if isinstance(command, Malformed):
+            self._refuse(command.id, "malformed", reason=command.reason)
+        elif command.asked_at < self._started_at:
+            self._refuse(command.id, "stale")
+        elif self._ending or self.stop_asked:
+            self._refuse(command.id, "run-is-ending")
+        else:
+            self._take(command)
+
+    def _take(self, command: AnyCommand) -> None:
+        match command:
+            case SetAccumulation():
+                self._answer_steps(command)
+            case Pause() if self.paused_by is None:
+                self.paused_by = command.id
+                self._accept(command.id, self._next)
+            case Pause():
+                self._refuse(command.id, "already-paused")
+            case Resume() if self.paused_by is not None:
+                self.paused_by = None
+                self._accept(command.id, self._next)
+            case Resume():
+                self._refuse(command.id, "not-paused")
+            case Stop():
+                self.stop_asked = True
+                self._accept(command.id, self._next)
+            case SetMicroBatchSize() | SetLearningRate() | SetMaxGradNorm() | SaveCheckpoint() | RollBack():
+                self._refuse(command.id, "library-decides", command=type(command).__name__)
+            case _:
+                assert_never(command)
+
+    @property
+    def _next(self) -> int:
+        return self._step + 1 if self._in_window else self._step
+
+    def _answer_steps(self, command: SetAccumulation) -> None:
+        if not 1 <= command.steps <= 1_000_000:
+            self._refuse(
+                command.id,
+                "out-of-range",
+                key="accumulation.gradient_accumulation_steps",
+                value=command.steps,
+            )
+            return
+        if command.learning_rate_rule != "none" or command.scale_beta2 or command.scale_weight_decay:
+            self._refuse(command.id, "library-decides", command="companions")
+            return
+        done = self._done + (self.steps if self._in_window else 0)
+        windows = self._rule.windows_until(done, self.steps, command.steps)
+        if isinstance(windows, Refused):
+            self._refuse(command.id, windows.code, before=self.steps, after=command.steps)
+            return
+        if self._change is not None:
+            self._refuse(self._change.command.id, "superseded")
+        self._change = Change(command, self._next + windows)
+        self._accept(command.id, self._change.step)
+
+    def _accept(self, command_id: str, step: int) -> None:
+        self._put(CommandAccepted(command_id=command_id, applies_at_step=step))
+
+    def _refuse(self, command_id: str, code: str, **values: Scalar) -> None:
+        self._put(CommandRefused(command_id=command_id, code=code, values=values))
