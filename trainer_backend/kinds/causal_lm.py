@@ -36,7 +36,9 @@ class CausalLMTask(Section, frozen=True, kw_only=True):
     lora_rank: Annotated[
         int, Meta(title="LoRA rank", description="Width of the adapters.", ge=1, le=4096)
     ] = 16
-    lora_alpha: Annotated[int, Meta(title="LoRA alpha", ge=1, le=1_000_000)] = 32
+    lora_alpha: Annotated[
+        int, Meta(title="LoRA alpha", description="Adapters are scaled by alpha / rank.", ge=1, le=1_000_000)
+    ] = 32
     lora_dropout: Annotated[
         float, Meta(title="LoRA dropout", description="On the adapters' input.", ge=0, lt=1)
     ] = 0.0

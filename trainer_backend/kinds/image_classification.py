@@ -29,7 +29,12 @@ class ImageClassificationTask(Section, frozen=True, kw_only=True):
         bool, Meta(title="Random crop", description="Show a random part of the image, scaled up.")
     ] = True
     flip: Annotated[bool, Meta(title="Flips", description="Mirror images at random.")] = True
-    label_smoothing: Annotated[float, Meta(title="Label smoothing", ge=0, lt=1)] = 0.0
+    label_smoothing: Annotated[
+        float,
+        Meta(
+            title="Label smoothing", description="Share of each target spread over all classes.", ge=0, lt=1
+        ),
+    ] = 0.0
     mixup: Annotated[
         float,
         Meta(
@@ -48,7 +53,9 @@ class ImageClassificationTask(Section, frozen=True, kw_only=True):
             le=100,
         ),
     ] = 0.0
-    dropout: Annotated[float, Meta(title="Dropout", ge=0, lt=1)] = 0.0
+    dropout: Annotated[
+        float, Meta(title="Dropout", description="Share of features set to 0 before the head.", ge=0, lt=1)
+    ] = 0.0
     batch_norm: Annotated[
         Literal["keep", "adjust-momentum", "freeze", "group-norm"],
         Meta(
