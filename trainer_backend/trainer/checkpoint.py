@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save_file
 
 from trainer_backend.errors import GradaccError
 from trainer_backend.run_directory import make_private
@@ -174,15 +174,14 @@ def _compare(path: Path) -> None:
 
 def _load(path: Path) -> dict[str, torch.Tensor]:
     try:
-        with path.open("rb") as file:
-            start = file.read(4)
-        if start.startswith(_PICKLES):
+        content = path.read_bytes()  # not mapped: the optimizer's state would live in a file that goes
+        if content.startswith(_PICKLES):
             message = (
                 f"{path.parent.name}/{path.name} was made by pickle or torch.save. Loading it could run code"
                 " that it brings, so it is not opened; only safetensors are."
             )
             raise CheckpointError(message)
-        tensors: dict[str, torch.Tensor] = load_file(path)
+        tensors: dict[str, torch.Tensor] = load(content)
     except (OSError, SafetensorError) as error:
         message = f"{path.parent.name}/{path.name} is no safetensors file: {error}."
         raise CheckpointError(message) from error

@@ -1,0 +1,191 @@
+"""A run that was killed ends, once resumed, bit for bit where it would have ended undisturbed."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.trainers import Trainer, events, make_run, merged, records, run_here, set_recipe
+from trainer_backend.protocol import (
+    AccumulationChanged,
+    EvaluationMeasured,
+    OptimizerStepMeasured,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    SettingChanged,
+    Warned,
+)
+from trainer_backend.run_directory import RunDirectory
+from trainer_backend.trainer import checkpoint
+
+MODULE = Path(__file__).parent.parent / "support" / "exact_task.py"
+RECIPE: dict[str, Any] = {
+    "run": {"max_samples": 150, "device": "cpu", "precision": "fp32", "seed": 7},
+    "data": {"num_workers": 2, "shuffle": True},
+    "accumulation": {"micro_batch_size": 4, "gradient_accumulation_steps": 3},
+    "optimizer": {"ema_decay": 0.9, "max_grad_norm": 1.0},
+    "schedule": {"kind": "cosine", "warmup_samples": 24},
+    "checkpoint": {"every_samples": 24, "keep": 10},
+}
+ASK_AT = 8
+"""A micro-batch of window 3: N becomes 2 at window 4, behind the checkpoint of window 2."""
+
+
+def make(folder: Path, *tables: dict[str, Any], **options: int) -> RunDirectory:
+    """A run of the exact task."""
+    run = make_run(folder, merged(RECIPE, {"task": {"options": {"inbox": ""}}}, *tables), module=MODULE)
+    set_recipe(run, **{"task.options.inbox": str(run.inbox_path)})
+    set_recipe(run, **{f"task.options.{key}": value for key, value in options.items()})
+    return run
+
+
+def end_state(run: RunDirectory) -> dict[str, torch.Tensor]:
+    """Every tensor of the last checkpoint."""
+    step, path = list(checkpoint.found(run.checkpoints_path).items())[-1]
+    saved = checkpoint.read(path)
+    where = {"step": torch.tensor(step), "samples": torch.tensor(saved.state["samples_seen"])}
+    return where | saved.model | saved.training
+
+
+def assert_same_bits(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    """Equal names, types, shapes and bits."""
+    assert one.keys() == other.keys()
+    different = [name for name in one if not torch.equal(one[name], other[name])]
+    assert different == []
+
+
+@functools.cache
+def undisturbed(folder: Path) -> dict[str, torch.Tensor]:
+    """Where the run ends when nothing happens to it, with the same live changes."""
+    run = make(folder / "undisturbed", ask_at=ASK_AT)
+    assert run_here(run) == 0
+    return end_state(run)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what all tests here compare with."""
+    return tmp_path_factory.mktemp("reference")
+
+
+@pytest.mark.parametrize("kill", [{"kill_loss": 11}, {"kill_step": 5}, {"kill_saving": 5}])
+def test_a_killed_run_ends_where_the_undisturbed_one_does(
+    tmp_path: Path, reference: Path, kill: dict[str, int]
+) -> None:
+    """Two workers, augmentation, dropout, BatchNorm, AdamW, EMA, N and the learning rate changed live
+    before the kill, in a forward, in an optimizer step, while saving; and evaluation changes nothing."""
+    expected = undisturbed(reference)
+    evaluation = {"evaluation": {"every_samples": 20, "max_samples": 6}}
+    run = make(tmp_path, evaluation, ask_at=ASK_AT, **kill)
+    with Trainer(run) as trainer:
+        assert trainer.wait() == -9
+    assert not run.is_alive()
+    changed = [(c.step, c.after) for c in events(run, AccumulationChanged, attempt=1)]
+    assert changed == [(4, 2)]
+
+    set_recipe(run, **{f"task.options.{key}": 0 for key in ("ask_at", *kill)})
+    assert run_here(run) == 0
+    assert_same_bits(end_state(run), expected)
+    started = events(run, RunStarted, attempt=2)[0]
+    again = [(c.step, c.after, c.asked_by) for c in events(run, AccumulationChanged, attempt=2)]
+    assert again == ([(4, 2, "replay")] if started.from_step < 4 else [])
+    assert len(events(run, EvaluationMeasured)) > 3
+
+
+def test_a_declined_replay_keeps_the_checkpoints_own_settings(tmp_path: Path) -> None:
+    """Without replay the run goes on under the N that the checkpoint has."""
+    run = make(tmp_path, {"data": {"num_workers": 0}}, ask_at=ASK_AT, kill_loss=11)
+    with Trainer(run) as trainer:
+        assert trainer.wait() == -9
+    set_recipe(run, **{"task.options.ask_at": 0, "task.options.kill_loss": 0})
+    assert run_here(run, replay=False) == 0
+    assert events(run, AccumulationChanged, attempt=2) == []
+    assert events(run, SettingChanged, attempt=2) == []
+    assert [w.code for w in events(run, Warned, attempt=2) if w.code.startswith("replay")] == ["replay-declined"]
+    assert {step.accumulation_steps for step in events(run, OptimizerStepMeasured, attempt=2)} == {3}
+
+
+def test_a_longer_run_goes_on_from_its_end(tmp_path: Path) -> None:
+    """A finished run whose recipe is given more samples ends where one with so many would have."""
+    tables = {"run": {"max_samples": 48}, "schedule": {"samples": 96}, "data": {"num_workers": 0}}
+    run = make(tmp_path / "short", tables)
+    assert run_here(run) == 0
+    set_recipe(run, **{"run.max_samples": 96})
+    assert run_here(run) == 0
+    longer = make(tmp_path / "long", merged(tables, {"run": {"max_samples": 96}}))
+    assert run_here(longer) == 0
+    assert_same_bits(end_state(run), end_state(longer))
+    assert [started.from_samples for started in events(run, RunStarted)] == [0, 48]
+
+
+def damage(run: RunDirectory, how: str) -> None:
+    """Spoil the newest checkpoint."""
+    newest = list(checkpoint.found(run.checkpoints_path).values())[-1]
+    path = newest / checkpoint.MODEL
+    if how == "truncated":
+        path.write_bytes(path.read_bytes()[:100])
+    elif how == "altered":
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+    elif how == "pickled":
+        torch.save({"w": torch.zeros(1)}, path)
+        _sign(newest)
+    elif how == "incomplete":
+        (newest / checkpoint.CHECKSUMS).unlink()
+
+
+def _sign(folder: Path) -> None:
+    """Make the checksums right again, as somebody would who made a checkpoint by hand."""
+    import json  # noqa: PLC0415 - only here
+
+    sums = {name: checkpoint._sha256(folder / name) for name in (checkpoint.MODEL, checkpoint.TRAINING, checkpoint.STATE)}
+    (folder / checkpoint.CHECKSUMS).write_text(json.dumps(sums))
+
+
+@pytest.mark.parametrize("how", ["truncated", "altered", "pickled", "incomplete"])
+def test_a_damaged_checkpoint_is_said_and_the_one_before_is_taken(tmp_path: Path, how: str) -> None:
+    """The end is that of the undisturbed run all the same."""
+    tables = {"run": {"max_samples": 60}, "data": {"num_workers": 0}, "schedule": {"samples": 96}}
+    run = make(tmp_path / "run", tables)
+    assert run_here(run) == 0
+    expected = end_state(run)
+    damage(run, how)
+    assert run_here(run) == 0
+    (warned,) = [w for w in events(run, Warned, attempt=2) if w.code == "checkpoint-damaged"]
+    words = {"truncated": "truncated", "altered": "altered", "pickled": "pickle", "incomplete": "truncated"}
+    assert words[how] in str(warned.values["reason"])
+    assert warned.values["step"] == 5
+    assert events(run, RunStarted, attempt=2)[0].from_step == 4
+    assert_same_bits(end_state(run), expected)
+
+
+def test_a_checkpoint_that_does_not_fit_is_a_sentence_and_stays(tmp_path: Path) -> None:
+    """No restart from nothing, and the directory as it was."""
+    run = make(tmp_path, {"run": {"max_samples": 24}, "data": {"num_workers": 0}})
+    assert run_here(run) == 0
+    for path in checkpoint.found(run.checkpoints_path).values():
+        saved = checkpoint.read(path)
+        saved.model["0.weight"] = torch.zeros(3, 3)
+        checkpoint.write(run.checkpoints_path, saved.state["step"], saved)
+    before = sorted(path.name for path in run.checkpoints_path.iterdir())
+    assert run_here(run) == 1
+    failed = events(run, RunFailed)[-1]
+    assert "0.weight has shape (3, 3) there and (16, 8) in the model" in failed.reason
+    assert sorted(path.name for path in run.checkpoints_path.iterdir()) == before
+
+
+def test_every_attempt_ends_once_and_numbers_stay_dense(tmp_path: Path) -> None:
+    """The whole journal over two attempts: no gap in seq, one end each, measurements in their windows."""
+    run = make(tmp_path, {"run": {"max_samples": 48}, "data": {"num_workers": 0}})
+    assert run_here(run) == 0
+    assert run_here(run) == 0
+    found = records(run)
+    assert [record.seq for record in found] == list(range(1, len(found) + 1))
+    assert [record.attempt for record in found if isinstance(record.event, RunFinished)] == [1, 2]
+    assert [step.step for step in events(run, OptimizerStepMeasured)] == [1, 2, 3, 4]
