@@ -117,6 +117,7 @@ RARE: Final = frozenset(
         "data.answer_field",
         "data.text_field",
         "data.broken",
+        "schedule.samples",
         "checkpoint.keep",
         "evaluation.max_samples",
     }
@@ -178,7 +179,8 @@ def span_of(spec: FieldSpec, columns: int) -> int:
     """How many of a panel's columns a field takes."""
     if spec.shape == "table":
         return columns
-    return min(2, columns) if spec.browse or spec.path in CHOICE_OF or spec.path in _LONG else 1
+    needs_two = spec.browse or spec.path in CHOICE_OF or spec.path in _LONG
+    return 2 if needs_two and columns > 2 else 1
 
 
 _LONG: Final = frozenset({"data.pattern", "task.generate", "task.lora_targets", "accumulation.schedule"})
@@ -197,7 +199,8 @@ def fields_of(panel: Arrangement, kind: str) -> Iterator[FieldSpec]:
     specs = all_specs(kind)
     elsewhere = {path for other in PANELS if other is not panel for path in other.first}
     rest = [path for path, spec in specs.items() if spec.section in panel.tables and path not in elsewhere]
-    rest.sort(key=lambda path: panel.tables.index(path.partition(".")[0]))
+    # Where the data lie comes before how the model looks; else table by table.
+    rest.sort(key=lambda path: (not specs[path].browse, panel.tables.index(path.partition(".")[0])))
     for path in dict.fromkeys((*panel.first, *rest)):
         choice = CHOICE_OF.get(path)
         if path in specs and (choice is None or choice.paths[0] == path):

@@ -30,6 +30,7 @@ from gradacc_gui.form.specs import (
 from gradacc_gui.form.wording import beside_field, field_path
 from trainer_backend.config import KINDS, RunConfig
 from trainer_backend.config_check import Problem, check, check_value, fields, section_types
+from trainer_backend.errors import UsageError
 from trainer_backend.recipe import Recipe, parse_document, recipe_from_document, set_value
 
 PUBLISHED: Final = "published"
@@ -225,7 +226,10 @@ class Draft:
         return document
 
     def recipe(self) -> Recipe:
-        """The draft as a checked recipe. Raises RecipeError or UsageError while it has a problem."""
+        """The draft as a checked recipe. Raises UsageError while it has a problem."""
+        checked = self.check()
+        if not isinstance(checked, RunConfig):
+            raise UsageError("\n".join(checked.values()))
         text = tomlkit.dumps(self.document())
         where = str(self.path) if self.path else "recipe"
         return recipe_from_document(parse_document(text, where), folder=self.folder, where=where)
@@ -339,7 +343,7 @@ def _lines_of(table: Any, path: str) -> str:  # noqa: ANN401 - any of tomlkit's 
 
 def _table(text: str) -> Table:
     """TOML lines as a table, their comments kept."""
-    return Table(tomlkit.parse(text.strip() + "\n"), Trivia(), is_aot_element=False)
+    return Table(parse_document(text.strip() + "\n"), Trivia(), is_aot_element=False)
 
 
 def _item(spec: FieldSpec, value: Any, text: str) -> Any:  # noqa: ANN401 - any TOML value

@@ -101,7 +101,9 @@ class FieldView(QWidget):
         return self._error
 
     def _say(self) -> None:
-        helped = f"{self._extra}. {self._help}" if self._extra and self._help else self._extra or self._help
+        sentence_end = "" if self._extra.endswith(".") else "."
+        both = f"{self._extra}{sentence_end} {self._help}"
+        helped = both if self._extra and self._help else self._extra or self._help
         put(self.note, self._error or helped)
         set_role(self.note, "error" if self._error else "help")
         self._tell_screen_reader()

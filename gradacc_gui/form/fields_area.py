@@ -79,8 +79,7 @@ class FieldsArea(PanelFlow):
             specs = tuple(fields_of(panel.arrangement, draft.kind))
             panel.set_specs(specs, lambda path: applies(path, draft.text))
             rare = panel.rare_paths()
-            if any(not self._says_default(draft, path) for path in rare):
-                panel.set_open(True)
+            panel.bring(path for path in rare if not self._says_default(draft, path))
             panels.append((panel, len(specs) - len(rare)))
         for view in self.views():
             if view is not self.kind:
@@ -129,7 +128,9 @@ class FieldsArea(PanelFlow):
             view.set_error(next((faults[path] for path in paths if path in faults), ""))
         self.published.set_error(faults.get(PUBLISHED, ""))
 
-    def show_notes(self, draft: Draft, factors: Factors, config: RunConfig | None) -> None:
+    def show_notes(
+        self, draft: Draft, factors: Factors, config: RunConfig | None, notes: Mapping[str, str]
+    ) -> None:
         """What the typed values amount to, and what was published, beside the fields."""
         data = draft.data()
         table = data.get(PUBLISHED)
@@ -138,7 +139,7 @@ class FieldsArea(PanelFlow):
         self.published.show_published(published, differences, factors.effective)
         differing = {entry.path: entry for entry in differences if not entry.same}
         for view in self.views():
-            view.set_extra(_extra(view, draft, factors, config))
+            view.set_extra(notes.get(view.path, "") or _extra(view, draft, factors, config))
             view.set_published(_published_beside(view, differing))
 
     def grey_kinds(self, reasons: Mapping[str, str]) -> None:

@@ -11,6 +11,7 @@ from PySide6.QtGui import QDragEnterEvent, QDropEvent, QHideEvent, QResizeEvent,
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QScrollArea, QVBoxLayout, QWidget
 
 from gradacc_gui.form.arrangement import CHOICE_OF, switches
+from gradacc_gui.form.data_looker import DataLooker
 from gradacc_gui.form.draft import PUBLISHED, Draft
 from gradacc_gui.form.factors import Factors, converted
 from gradacc_gui.form.fields_area import FieldsArea
@@ -68,6 +69,7 @@ class FormPage(QWidget):
         self.fields = FieldsArea()
         self.this_run = ThisRunPanel()
         self.interpreter = InterpreterPanel(self.memory)
+        self.data = DataLooker()
         self.start_bar = StartBar()
         self._content = _page()
         self._under = QVBoxLayout(self._content)
@@ -117,6 +119,7 @@ class FormPage(QWidget):
         self.bar.save_requested.connect(self._save)
         self.bar.save_as_requested.connect(self.desk.save)
         self.interpreter.changed.connect(self._refresh)
+        self.data.changed.connect(self._refresh)
         self.start_bar.look_clicked.connect(self.look)
         self.start_bar.start_clicked.connect(lambda: self._emit(self.start_requested))
         self.start_bar.verify_clicked.connect(lambda: self._emit(self.verify_requested))
@@ -143,10 +146,12 @@ class FormPage(QWidget):
         """The interpreter is asked once the page is first seen."""
         super().showEvent(event)
         self.interpreter.ask()
+        self.data.set_active(True)
 
     def hideEvent(self, event: QHideEvent) -> None:
         """What was typed is kept before the page goes."""
         super().hideEvent(event)
+        self.data.set_active(False)
         self._keep_now()
 
     def _keep_now(self) -> None:
@@ -158,6 +163,7 @@ class FormPage(QWidget):
         """Keep what was typed and end the worker; for a window that closes."""
         self._keep_now()
         self.interpreter.shut_down()
+        self.data.shut_down()
 
     # ------------------------------------------------------------------ editing
 
@@ -190,10 +196,12 @@ class FormPage(QWidget):
         self._config = checked if isinstance(checked, RunConfig) else None
         self._faults = {} if isinstance(checked, RunConfig) else checked
         self._judge_kinds()
+        self.data.ask(self.draft)
+        self._faults = {**self.data.facts.faults, **self._faults}
         factors = Factors(self.draft)
         self.fields.show_faults(self._faults)
-        self.fields.show_notes(self.draft, factors, self._config)
-        self.this_run.show_draft(self.draft, self._config)
+        self.fields.show_notes(self.draft, factors, self._config, self.data.facts.notes)
+        self.this_run.show_draft(self.draft, self._config, self.data.facts.samples_an_epoch)
         self.start_bar.say(faults=len(self._faults), why=self.interpreter.sentence)
         self.bar.show_recipe(self.draft.path, self.draft.folder, edited=self.draft.is_edited)
 
@@ -214,6 +222,7 @@ class FormPage(QWidget):
 
     def look(self) -> None:
         """Go to the first field that needs a look."""
+        self.data.look_again()
         for path in self.fields.in_order(self._faults)[:1]:
             if path == PUBLISHED:
                 self.fields.published.set_editing(True)

@@ -38,6 +38,8 @@ class SectionPanel(QFrame):
         self._leading: list[QWidget] = []
         self._columns = 0
         self._open = False
+        self._brought: set[str] = set()
+        """Rare fields that are shown though *More* is closed."""
         column = QVBoxLayout(self)
         column.setContentsMargins(space(4), space(3), space(4), space(3))
         column.setSpacing(space(2))
@@ -88,12 +90,16 @@ class SectionPanel(QFrame):
         spec = next((spec for spec in self._specs if spec.path == path), None)
         if spec is None:
             return None
-        if is_rare(spec, self.arrangement) and not self._open:
-            self.set_open(True)
-        if path not in self._views:
-            self._views[path] = self._make_view(spec)
+        hidden = (is_rare(spec, self.arrangement) and not self._open) or not self._applies(path)
+        if hidden or path not in self._views:
+            self._brought.add(path)
             self.arrange()
         return self._views[path]
+
+    def bring(self, paths: Iterable[str]) -> None:
+        """Show these rare fields, and no others, while *More* is closed."""
+        self._brought = set(paths)
+        self.arrange()
 
     # ------------------------------------------------------------------ more and less
 
@@ -117,16 +123,18 @@ class SectionPanel(QFrame):
         """Fields behind *More*."""
         return tuple(spec.path for spec in self._specs if is_rare(spec, self.arrangement))
 
+    def _waits(self, spec: FieldSpec) -> bool:
+        return is_rare(spec, self.arrangement) and spec.path not in self._brought
+
     # ------------------------------------------------------------------ the grid
 
     def arrange(self) -> None:
         """Put the fields that apply into the grid."""
-        shown = [spec for spec in self._specs if self._applies(spec.path)]
-        rare = [spec for spec in shown if is_rare(spec, self.arrangement)]
-        if not self._open:
-            shown = [spec for spec in shown if not is_rare(spec, self.arrangement)]
-        self.more.setVisible(bool(rare))
-        self.more.setText(tr("Less") if self._open else tr("{count} more…").format(count=len(rare)))
+        some = [spec for spec in self._specs if self._applies(spec.path) or spec.path in self._brought]
+        waiting = [spec for spec in some if self._waits(spec)]
+        shown = some if self._open else [spec for spec in some if spec not in waiting]
+        self.more.setVisible(bool(waiting))
+        self.more.setText(tr("Less") if self._open else tr("{count} more…").format(count=len(waiting)))
         self.more.setAccessibleName(f"{tr(self.arrangement.title)}: {self.more.text()}")
         empty(self._grid)
         columns = max(self._columns, 1)

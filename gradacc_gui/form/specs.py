@@ -50,6 +50,8 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Whether there is no default."""
     default: Any
     choices: tuple[str, ...] = ()
+    values: tuple[str | int, ...] = ()
+    """What each choice is in the recipe: a Literal may be of whole numbers."""
     words: tuple[str, ...] = ()
     """What the choices are called, where that differs."""
     suggestions: tuple[str, ...] = ()
@@ -87,10 +89,10 @@ def _specs(section: str, struct: type[Section]) -> tuple[FieldSpec, ...]:
     )
 
 
-def _literals(hint: Any) -> tuple[str, ...]:  # noqa: ANN401 - an annotation
+def _literals(hint: Any) -> tuple[str | int, ...]:  # noqa: ANN401 - an annotation
     """The values of a Literal in the order in which they were written (msgspec sorts them)."""
     if typing.get_origin(hint) is Literal:
-        return tuple(map(str, typing.get_args(hint)))
+        return typing.get_args(hint)
     return next(filter(None, map(_literals, typing.get_args(hint))), ())
 
 
@@ -114,11 +116,12 @@ def kind_spec() -> FieldSpec:
         required=False,
         default="language-model",
         choices=tuple(KINDS),
+        values=tuple(KINDS),
         words=tuple(kind.title for kind in KINDS.values()),
     )
 
 
-def _spec(path: str, field: inspect.Field, choices: tuple[str, ...] = ()) -> FieldSpec:
+def _spec(path: str, field: inspect.Field, values: tuple[str | int, ...] = ()) -> FieldSpec:
     title, text, extra, examples = metadata(field.type)
     kind = bare(field.type)
     columns: tuple[FieldSpec, ...] = ()
@@ -135,7 +138,8 @@ def _spec(path: str, field: inspect.Field, choices: tuple[str, ...] = ()) -> Fie
         optional=_takes_none(field.type),
         required=field.required,
         default=_default(field),
-        choices=choices if isinstance(kind, inspect.LiteralType) else (),
+        choices=tuple(map(str, values)) if isinstance(kind, inspect.LiteralType) else (),
+        values=values if isinstance(kind, inspect.LiteralType) else (),
         suggestions=tuple(map(str, examples)) if len(examples) > 1 else (),
         browse=extra.get("path", ""),
         columns=columns,
@@ -207,6 +211,8 @@ def value_of(spec: FieldSpec, text: str) -> Any:  # noqa: ANN401 - plain data
     match spec.shape:
         case "integer" | "number":
             return read_number(text)
+        case "choice":
+            return dict(zip(spec.choices, spec.values, strict=True)).get(text, text)
         case "flag":
             return {"true": True, "false": False}.get(text, text)
         case "list":

@@ -28,9 +28,7 @@ class StartBar(QWidget):
         self.why = label("", "error", wrap=True)
         self.verify = button(tr("Verify equality first"), clicked=self.verify_clicked.emit)
         self.verify.setToolTip(
-            tr(
-                "Compares the gradients of N micro-batches with those of one large batch: this model, this data."
-            )
+            tr("Compares the gradients of N micro-batches with those of one large batch, on this model.")
         )
         self.start = button(tr("Start"), role="primary", clicked=self.start_clicked.emit)
         self.start.setShortcut(QKeySequence("Ctrl+Return"))

@@ -76,6 +76,11 @@ class ThisRunPanel(Panel):
         self.kappa.setVisible(bool(published))
 
 
+def _rounded(count: int) -> int:
+    """Three figures of an estimate."""
+    return round(count, 3 - len(str(count)))
+
+
 def _sentence(config: RunConfig | None, samples_an_epoch: int | None) -> str:
     if config is None:
         return ""
@@ -86,9 +91,12 @@ def _sentence(config: RunConfig | None, samples_an_epoch: int | None) -> str:
     totals = estimate.totals(config, samples_an_epoch)
     about = "" if totals.exact else tr("about") + " "
     if totals.optimizer_steps is not None:
-        parts.append(tr("{about}{count:,} optimizer steps").format(about=about, count=totals.optimizer_steps))
+        count = totals.optimizer_steps if totals.exact else _rounded(totals.optimizer_steps)
+        parts.append(tr("{about}{count:,} optimizer steps").format(about=about, count=count))
     if totals.samples is not None:
-        parts.append(tr("{about}{count:,} samples").format(about=about, count=totals.samples))
+        count = totals.samples if totals.exact else _rounded(totals.samples)
+        parts.append(tr("{count:,} samples").format(count=count))
     elif config.run.epochs is not None:
-        parts.append(tr("{count:,} epochs").format(count=config.run.epochs))
+        words = tr("1 epoch") if config.run.epochs == 1 else tr("{count:,} epochs")
+        parts.append(words.format(count=config.run.epochs))
     return " · ".join(parts)

@@ -21,6 +21,8 @@ def beside_field(problem: Problem, specs: Mapping[str, FieldSpec]) -> str:
     spec = _spec_of(problem.path, specs)
     if spec is not None and spec.shape in ("points", "pair") and "is not right" in sentence:
         return _how_to_write(spec)
+    if spec is not None and spec.browse and problem.value in (None, ""):
+        return tr(_PATH_WANTED[spec.browse])
     if spec is not None:
         sentence = re.sub(rf"^{re.escape(spec.path)}[\w.\[\]]* = ", "", sentence)
         sentence = re.sub(rf"^{re.escape(spec.path)}[\w.\[\]]* is (\w)", _capital, sentence)
@@ -33,6 +35,13 @@ def beside_field(problem: Problem, specs: Mapping[str, FieldSpec]) -> str:
     ):
         sentence += " " + tr("Try {example}.").format(example=example)
     return sentence
+
+
+_PATH_WANTED = {
+    "file": "Missing. Choose a file.",
+    "folder": "Missing. Choose a folder.",
+    "any": "Missing. Choose a file or folder.",
+}
 
 
 def _how_to_write(spec: FieldSpec) -> str:
