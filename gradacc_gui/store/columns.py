@@ -192,6 +192,17 @@ class Track:
         """The oldest value still held one by one; MISSING when there is none."""
         return float(self.chunks[0].data[self.index[name], 0]) if self.chunks else MISSING
 
+    def x_before(self, x_name: str, x: float, rows: int) -> float:
+        """Where the row stands that lies `rows` rows before the first one at or after `x`."""
+        index = self.index[x_name]
+        place = sum(int(np.searchsorted(chunk.data[index, : chunk.rows], x)) for chunk in self.chunks)
+        place = max(0, place - rows)
+        for chunk in self.chunks:
+            if place < chunk.rows:
+                return float(chunk.data[index, place])
+            place -= chunk.rows
+        return x
+
     def items(self, x_name: str, name: str, x0: float, x1: float, limit: int) -> Items:
         """Rows with x0 ≤ x ≤ x1 and one neighbour on each side; blocks of 64 when there are over `limit`."""
         x_index, index = self.index[x_name], self.index[name]

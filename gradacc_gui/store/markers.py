@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gradacc_gui.store.clock import Position
+from trainer_backend.protocol import Scalar
 
 
 class NChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +36,15 @@ class LostRange(msgspec.Struct, frozen=True, kw_only=True):
     end: Position
 
 
+class SettingLevel(msgspec.Struct, frozen=True, kw_only=True):
+    """A setting is `value` from here on."""
+
+    seq: int
+    key: str
+    value: Scalar
+    place: Position
+
+
 class Markers:
     """All marks of a run, in the order of seq."""
 
@@ -42,6 +52,7 @@ class Markers:
         self.n_changes: list[NChange] = []
         self.attempts: list[AttemptBegin] = []
         self.lost: list[LostRange] = []
+        self.settings: list[SettingLevel] = []
         self.revision = 0
 
     def hide(self, first: int, until: int) -> None:
@@ -49,4 +60,5 @@ class Markers:
         self.n_changes = [mark for mark in self.n_changes if not first <= mark.seq < until]
         self.attempts = [mark for mark in self.attempts if not first <= mark.seq < until]
         self.lost = [mark for mark in self.lost if not first <= mark.seq < until]
+        self.settings = [mark for mark in self.settings if not first <= mark.seq < until]
         self.revision += 1

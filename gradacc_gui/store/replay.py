@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from gradacc_gui.store.clock import Clock, Position
 from gradacc_gui.store.ingest import Placer
-from gradacc_gui.store.markers import AttemptBegin, LostRange, Markers, NChange
+from gradacc_gui.store.markers import AttemptBegin, LostRange, Markers, NChange, SettingLevel
 from trainer_backend.journal import JournalReader
 from trainer_backend.protocol import (
     AccumulationChanged,
@@ -22,6 +22,8 @@ from trainer_backend.protocol import (
     RunFinished,
     RunStarted,
     RunStopped,
+    Scalar,
+    SettingChanged,
 )
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -35,6 +37,7 @@ MATTERS: Final = (
     RunFinished,
     RunStarted,
     RunStopped,
+    SettingChanged,
 )
 _ROW_BEFORE: Final = (
     'SELECT seq, at, step, "index", samples_seen, tokens_seen FROM MicroBatchMeasured'
@@ -90,6 +93,8 @@ class Replay:
                 return hidden_from
             case AccumulationChanged() as change:
                 self._change_n(record.seq, change.step, change.after, change.asked_by)
+            case SettingChanged() as change:
+                self._set_level(record.seq, change.key, change.after)
             case Paused():
                 self._clock.stop(record.seq, self._clock.now(record.at))
             case Resumed():
@@ -140,6 +145,11 @@ class Replay:
         self._placer.accumulation_steps = steps
         self._n_seqs.append(seq)
         self._n_values.append(steps)
+
+    def _set_level(self, seq: int, key: str, value: Scalar) -> None:
+        level = SettingLevel(seq=seq, key=key, value=value, place=self._placer.position)
+        self._markers.settings.append(level)
+        self._markers.revision += 1
 
     def _lose(self, seq: int, first: int, last: int) -> None:
         """Between the newest row before the lost ones and the first row after them."""

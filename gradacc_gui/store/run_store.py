@@ -11,15 +11,18 @@ superseded are taken out when the fact arrives. No Qt; nothing waits.
 
 from __future__ import annotations
 
+import functools
 import time
+import tomllib
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from gradacc_gui.series import Items, concatenate
-from gradacc_gui.store.clock import AXIS_COLUMN, Axis, Clock, Floats, View
+from gradacc_gui.store.clock import AXIS_COLUMN, Axis, Clock, Floats, Position, View
 from gradacc_gui.store.columns import BLOCK, CHUNK_ROWS, Track
 from gradacc_gui.store.ingest import PLACELESS, Placer, new_tracks, read_columns
 from gradacc_gui.store.markers import Markers
@@ -39,17 +42,33 @@ from trainer_backend.protocol import (
     Record,
     RunEnded,
     RunStarted,
+    Scalar,
     Stop,
 )
 from trainer_backend.run_directory import RunDirectory
 
 TAIL_EVENTS: Final = 100_000
 """A run is opened at so many newest events; what lies before comes from roll-ups."""
-READ_EVENTS: Final = 4_000
-"""Events of one read: about 4 ms."""
+READ_EVENTS: Final = 2_000
+"""Events of one read: about 4 ms, read and applied."""
 LOCK_INTERVAL_S: Final = 0.5
 OVERVIEW_ENTRIES: Final = 32_768
 """The finest roll-up level with at most so many buckets is the overview."""
+
+
+@functools.lru_cache(maxsize=16)
+def _recipe(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # the charts can do without; who starts or resumes a run will say so
+        return {}
+
+
+def recipe_value(path: Path, key: str) -> Scalar:
+    """What a run's recipe says for `a.b`; None when it says nothing."""
+    section, _, name = key.partition(".")
+    value = _recipe(path).get(section, {}).get(name)
+    return value if isinstance(value, str | int | float | bool) else None
 
 
 class RunStore:
@@ -331,6 +350,11 @@ class RunStore:
     def started_at(self) -> float | None:
         """When the newest attempt that became ready did so, in seconds since the epoch."""
         return self._tracker.started_at
+
+    def levels(self, key: str) -> list[tuple[Position, Scalar]]:
+        """A setting's values and from where they hold: as the recipe has it, then as it was changed."""
+        levels = [(Position(), recipe_value(self.run.recipe_path, key))]
+        return levels + [(mark.place, mark.value) for mark in self.markers.settings if mark.key == key]
 
     @property
     def loading_history(self) -> bool:

@@ -1,0 +1,230 @@
+"""One chart as a card: title, legend, plotting area."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from PySide6.QtCore import QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QSizePolicy, QToolButton, QVBoxLayout, QWidget
+
+from gradacc_gui.charts import ticks
+from gradacc_gui.charts.curve import colour_of
+from gradacc_gui.charts.lane import Lane, Sight
+from gradacc_gui.charts.specs import Chart as ChartSpec
+from gradacc_gui.charts.specs import Line
+from gradacc_gui.charts.view import ChartView, MarkLine
+from gradacc_gui.store import Axis, Position, RunStore
+from gradacc_gui.theme import Theme, application_font, current_theme, set_role, space
+from gradacc_gui.words import tr
+from trainer_backend.protocol import Event
+
+SWATCH_PX: Final = 12
+
+
+class Legend(QWidget):
+    """Names of the lines, each behind a stroke as it is drawn. Drops what has no room, last names first."""
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        super().__init__()
+        self._lines = tuple(lines)
+        self.theme = current_theme()
+        self.setFont(application_font(12))
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        self.setToolTip("\n".join(tr(line.name) for line in self._lines))
+
+    def set_lines(self, lines: Sequence[Line]) -> None:
+        """Name these instead."""
+        self._lines = tuple(lines)
+        self.setToolTip("\n".join(tr(line.name) for line in self._lines))
+        self.update()
+
+    def sizeHint(self) -> QSize:
+        """One line of text, as wide as there is room."""
+        return QSize(40, 18)
+
+    def paintEvent(self, event: QPaintEvent) -> None:  # noqa: ARG002 - Qt's
+        """From the right."""
+        painter = QPainter(self)
+        metrics = self.fontMetrics()
+        widths = [SWATCH_PX + 5 + metrics.horizontalAdvance(tr(line.name)) for line in self._lines]
+        lines = list(zip(self._lines, widths, strict=True))
+        while lines and sum(width + 12 for _, width in lines) - 12 > self.width():
+            lines.pop()
+        x = self.width() - sum(width + 12 for _, width in lines) + 12
+        middle = self.height() / 2
+        for line, width in lines:
+            self._draw_swatch(painter, line, x, middle)
+            painter.setPen(QColor(self.theme.muted))
+            box = QRectF(x + SWATCH_PX + 5, 0, width, self.height())
+            painter.drawText(box, Qt.AlignmentFlag.AlignVCenter, tr(line.name))
+            x += width + 12
+        painter.end()
+
+    def _draw_swatch(self, painter: QPainter, line: Line, x: float, middle: float) -> None:
+        colour = colour_of(line, self.theme)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        if line.style in {"dots", "points"}:
+            size = 4.0 if line.style == "dots" else 7.0
+            if line.style == "dots":
+                colour.setAlpha(170)
+            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setBrush(colour)
+            painter.drawEllipse(QRectF(x + SWATCH_PX - size - 1, middle - size / 2 + 0.5, size, size))
+        else:
+            pen = QPen(colour, 2, Qt.PenStyle.DashLine if line.dash else Qt.PenStyle.SolidLine)
+            if line.dash:
+                pen.setDashPattern([2, 1.5])
+            painter.setPen(pen)
+            painter.drawLine(int(x), int(middle) + 1, int(x) + SWATCH_PX, int(middle) + 1)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
+
+
+class ChartCard(QFrame):
+    """A chart that is drawn only when told to, and only while it can be seen."""
+
+    log_changed = Signal()
+
+    def __init__(self, spec: ChartSpec) -> None:
+        super().__init__()
+        set_role(self, "panel")
+        self.view = ChartView()
+        self.title = QLabel()
+        set_role(self.title, "title")
+        self.unit = QLabel()
+        set_role(self.unit, "help")
+        self.legend = Legend(())
+        self.log = QToolButton()
+        self.log.setText(tr("log"))
+        self.log.setToolTip(tr("Logarithmic scale"))
+        self.log.setCheckable(True)
+        self.log.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        self.log.toggled.connect(self.log_changed)
+        head = QHBoxLayout()
+        head.setContentsMargins(space(3), 0, space(3), 0)
+        head.setSpacing(space(2))
+        head.addWidget(self.title)
+        head.addWidget(self.unit)
+        head.addWidget(self.legend, 1)
+        head.addWidget(self.log)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(1, space(2), 1, space(1))
+        column.setSpacing(space(1))
+        band = QWidget()
+        band.setObjectName("clear")
+        band.setFixedHeight(22)
+        band.setLayout(head)
+        column.addWidget(band)
+        column.addWidget(self.view, 1)
+        self.setMinimumSize(220, 132)
+        self.seen: tuple[Any, ...] = ()
+        """What was drawn last, to know whether anything changed."""
+        self.painted_at = 0.0
+        self._ratio = 0.0
+        self.set_spec(spec)
+        self.set_theme(current_theme())
+
+    def set_spec(self, spec: ChartSpec) -> None:
+        """Show another set of lines (a run on another kind of device)."""
+        self.spec = spec
+        self.title.setText(tr(spec.title))
+        self.unit.setText(tr(spec.unit))
+        self.legend.set_lines(spec.lines)
+        self.log.setVisible(spec.can_log)
+        self.view.set_lanes([Lane(lane, self.view.scene()) for lane in spec.lanes])
+        self._ratio = 0.0
+        self.seen = ()
+        self.setAccessibleName(tr(spec.title))
+
+    @property
+    def kinds(self) -> set[type[Event]]:
+        """Measurements that this chart shows."""
+        return {line.kind for line in self.spec.lines}
+
+    def set_theme(self, theme: Theme) -> None:
+        """Wear these colours."""
+        self.view.set_theme(theme)
+        self.legend.theme = theme
+        self.legend.update()
+        self._ratio = 0.0
+        self.log.setStyleSheet(
+            f"QToolButton {{ border: 1px solid {theme.line}; border-radius: 4px; padding: 0 6px;"
+            f" min-height: 16px; font-size: 11px; color: {theme.muted}; background: transparent; }}"
+            f" QToolButton:checked {{ color: {theme.accent}; border-color: {theme.accent}; }}"
+            f" QToolButton:focus {{ border-color: {theme.accent}; }}"
+        )
+        self.seen = ()
+
+    def set_unit(self, text: str) -> None:
+        """What stands muted behind the title."""
+        if self.unit.text() != text:
+            self.unit.setText(text)
+
+    def refresh(self, store: RunStore, sight: Sight, waiting: str, reasons: dict[str, str]) -> None:
+        """Fetch what `sight` shows and draw it. `reasons`: why a field has no values, by field."""
+        view, axis = self.view, sight.view.axis
+        self._wear_look()
+        view.axis, view.x_range = axis, (sight.view.x0, sight.view.x1)
+        view.changes = _change_lines(store, axis)
+        view.attempts = [mark.place.on(axis) for mark in store.markers.attempts]
+        view.lost = [(mark.begin.on(axis), mark.end.on(axis)) for mark in store.markers.lost]
+        view.lane_messages = {}
+        for place, lane in enumerate(view.lanes):
+            lane.levels = _levels(store, lane.spec.level_setting, axis)
+            lane.refresh(store, sight)
+            if lane.is_empty:
+                view.lane_messages[place] = _reason(lane, reasons)
+        view.message = self._message(waiting)
+        if self.spec.key == "memory":
+            self.set_unit(
+                " / ".join(dict.fromkeys(ticks.byte_unit(lane.y_range[1])[0] for lane in view.lanes))
+            )
+        view.draw()
+
+    def _wear_look(self) -> None:
+        """Colours, and dots as sharp as this screen: after a change of theme, lines or screen."""
+        ratio = self.devicePixelRatioF()
+        if ratio != self._ratio:
+            self._ratio = ratio
+            for lane in self.view.lanes:
+                lane.set_look(self.view.theme, ratio)
+
+    def show_nothing(self, words: str) -> None:
+        """No run: a sentence in place of the curves."""
+        self.view.message = words
+        self.view.draw()
+
+    def _message(self, waiting: str) -> str:
+        if any(not lane.is_empty for lane in self.view.lanes):
+            return ""
+        told = [words for words in self.view.lane_messages.values() if words]
+        return told[0] if told else waiting
+
+
+def _change_lines(store: RunStore, axis: Axis) -> list[MarkLine]:
+    return [
+        MarkLine(
+            mark.place.on(axis),
+            f"N {mark.before} → {mark.after}",
+            tr("from step {step:,}").format(step=mark.step),
+        )
+        for mark in store.markers.n_changes
+    ]
+
+
+def _levels(store: RunStore, key: str, axis: Axis) -> list[tuple[float, float | None]]:
+    if not key:
+        return []
+
+    def number(value: object) -> float | None:
+        return float(value) if isinstance(value, int | float) else None
+
+    found: list[tuple[Position, Any]] = store.levels(key)
+    return [(place.on(axis), number(value)) for place, value in found]
+
+
+def _reason(lane: Lane, reasons: dict[str, str]) -> str:
+    """Why none of a lane's lines has a value; empty when nobody said."""
+    told = [reasons[line.field] for line in lane.spec.lines if line.field in reasons]
+    return told[0] if told else ""

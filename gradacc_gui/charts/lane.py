@@ -1,0 +1,181 @@
+"""A plot with a scale of its own: its curves, its range, and where things lie in pixels."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import numpy as np
+import pyqtgraph as pg
+from PySide6.QtCore import QRectF
+
+from gradacc_gui.charts import ticks
+from gradacc_gui.charts.curve import DOTS_A_PIXEL, Curve
+from gradacc_gui.charts.specs import Lane as LaneSpec
+from gradacc_gui.charts.specs import Line
+from gradacc_gui.series import Trace, break_at, decimate, lead_in_rows, smooth
+from gradacc_gui.store import RunStore, View
+from gradacc_gui.store.clock import AXIS_COLUMN
+from gradacc_gui.theme import Theme
+
+LABEL_STRIP_PX: Final = 17
+"""Kept free above the data for the labels of N changes, so that none sits on a curve."""
+TICK_DISTANCE_PX: Final = 20
+
+
+class Sight(msgspec.Struct, frozen=True, kw_only=True):
+    """How a chart is looked at."""
+
+    view: View
+    smoothing: float = 0.0
+    log: bool = False
+    strip: bool = False
+    """Whether labels need their strip."""
+
+
+class Lane:
+    """One view box of a chart."""
+
+    def __init__(self, spec: LaneSpec, scene: pg.GraphicsScene) -> None:
+        self.spec = spec
+        self.box = pg.ViewBox(enableMouse=False, enableMenu=False, defaultPadding=0)
+        self.box.setBorder(None)
+        self.box.disableAutoRange()
+        scene.addItem(self.box)
+        self.curves = [Curve(line, self.box) for line in spec.lines]
+        self.rect = QRectF()
+        self.x_range = (0.0, 1.0)
+        self.y_range = (0.0, 1.0)
+        """Shown values; exponents of ten on a log axis."""
+        self.log = False
+        self.is_empty = True
+        self.levels: list[tuple[float, float | None]] = []
+        """A setting's level from x on; None is not set."""
+        self.zoomed_y: tuple[float, float] | None = None
+        """A range that a person chose."""
+
+    def set_look(self, theme: Theme, ratio: float) -> None:
+        """Wear the theme's colours."""
+        for curve in self.curves:
+            curve.set_look(theme, ratio)
+
+    def place(self, rect: QRectF) -> None:
+        """Take this rectangle of the chart, in pixels."""
+        if rect != self.rect:
+            self.rect = rect
+            self.box.setGeometry(rect)
+
+    def refresh(self, store: RunStore, sight: Sight) -> None:
+        """Fetch, decimate and set what `sight` shows; fit the scale when data left it."""
+        if sight.log != self.log:
+            self.log, self.zoomed_y = sight.log, None
+            self.y_range = (0.0, 0.0)
+        view = sight.view
+        self.x_range = (view.x0, view.x1)
+        lost = [mark.begin.on(view.axis) / 2 + mark.end.on(view.axis) / 2 for mark in store.markers.lost]
+        shown = []
+        for curve in self.curves:
+            trace, behind = _traces(store, curve.line, sight)
+            if lost:
+                trace = break_at(trace, lost)
+            shown.append((curve, trace, behind))
+        self._fit(shown, strip=sight.strip)
+        self.box.setRange(xRange=self.x_range, yRange=self.y_range, padding=0, disableAutoRange=False)
+        bounds = QRectF(view.x0, self.y_range[0], view.x1 - view.x0, self.y_range[1] - self.y_range[0])
+        for curve, trace, behind in shown:
+            curve.show(trace, behind, bounds)
+
+    def _fit(self, shown: list[tuple[Curve, Trace, Trace | None]], *, strip: bool) -> None:
+        extents = [extent for _, trace, behind in shown for extent in _extents(trace, behind)]
+        self.is_empty = not extents and not any(_has_marks(trace) for _, trace, _ in shown)
+        if self.zoomed_y is not None:
+            self.y_range = self.zoomed_y
+            return
+        if not extents:
+            self.y_range = (0.0, 1.0)
+            return
+        low, high = min(e[0] for e in extents), max(e[1] for e in extents)
+        levels = [level for _, level in self.levels if level is not None]
+        if levels and not self.log and max(levels) <= high * 3:
+            low, high = min(low, *levels), max(high, *levels)
+        if self.spec.greatest is not None and high <= self.spec.greatest:
+            high = self.spec.greatest
+        share = LABEL_STRIP_PX / max(60.0, self.rect.height()) if strip else 0.0
+        top = high + (high - min(low, 0.0 if self.spec.from_zero else low)) * share / (1 - share)
+        if self._still_fits(low, top):
+            return
+        from_zero = self.spec.from_zero and not self.log
+        if self.log:
+            low, top = low - 0.02 * (top - low), top + 0.02 * (top - low)
+            if top - low < 0.1:
+                low, top = low - 0.5, top + 0.5
+            self.y_range = (low, top)
+        elif self.spec.greatest == high:
+            self.y_range = (0.0, top)
+        else:
+            self.y_range = ticks.nice_range(low, top, from_zero=from_zero, most=self.most_ticks())
+
+    def _still_fits(self, low: float, high: float) -> bool:
+        bottom, top = self.y_range
+        if not (bottom <= low and high <= top and top > bottom):
+            return False
+        if self.spec.greatest is not None and high == self.spec.greatest:
+            return False
+        low = bottom if bottom == 0.0 else low
+        return (high - low) > 0.55 * (top - bottom)
+
+    def most_ticks(self) -> int:
+        """How many ticks have room."""
+        return max(2, int(self.rect.height() / TICK_DISTANCE_PX))
+
+    def y_ticks(self) -> tuple[list[float], list[str]]:
+        """Places and texts of the value axis."""
+        low, high = self.y_range
+        most = self.most_ticks()
+        if self.log:
+            places = ticks.log_ticks(low, high, most)
+            return places, [ticks.label(10**place, 10**place) for place in places]
+        divisor = ticks.byte_unit(high)[1] if self.spec.quantity == "bytes" else 1.0
+        step = ticks.step_for((high - low) / divisor, most, self.spec.quantity)
+        values = ticks.ticks_between(low / divisor, high / divisor, step)
+        return [value * divisor for value in values], [ticks.label(value, step) for value in values]
+
+    def x_px(self, x: float) -> float:
+        """Pixels of a place."""
+        low, high = self.x_range
+        return self.rect.left() + (x - low) / (high - low) * self.rect.width()
+
+    def y_px(self, y: float) -> float:
+        """Pixels of a value (an exponent on a log axis)."""
+        low, high = self.y_range
+        return self.rect.bottom() - (y - low) / (high - low) * self.rect.height()
+
+
+def _traces(store: RunStore, line: Line, sight: Sight) -> tuple[Trace, Trace | None]:
+    """What a line shows, and what lies behind it when it is smoothed."""
+    view = sight.view
+    items = store.items(line.kind, line.field, view)
+    width = view.width
+    if line.style == "dots":
+        width = max(width, min(len(items.x), DOTS_A_PIXEL * width))
+    trace = decimate(items, view.x0, view.x1, width, log=sight.log)
+    if not line.smoothed or sight.smoothing <= 0:
+        return trace, None
+    begin = store.track(line.kind).x_before(AXIS_COLUMN[view.axis], view.x0, lead_in_rows(sight.smoothing))
+    longer = msgspec.structs.replace(view, x0=min(begin, view.x0))
+    smoothed = smooth(store.items(line.kind, line.field, longer), sight.smoothing)
+    first = max(0, int(np.searchsorted(smoothed.x, view.x0)) - 1)
+    bold = decimate(smoothed.cut(first, len(smoothed.x)), view.x0, view.x1, width, log=sight.log)
+    return bold._replace(
+        nan_x=trace.nan_x, posinf_x=trace.posinf_x, neginf_x=trace.neginf_x,
+        not_positive_x=trace.not_positive_x,
+    ), trace  # fmt: skip
+
+
+def _extents(trace: Trace, behind: Trace | None) -> list[tuple[float, float]]:
+    found = [trace.extent(), behind.extent() if behind is not None else None]
+    return [extent for extent in found if extent is not None]
+
+
+def _has_marks(trace: Trace) -> bool:
+    return any(len(part) for part in (trace.nan_x, trace.posinf_x, trace.neginf_x, trace.not_positive_x))
