@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; gives the exit code."""
     options = _parser().parse_args(arguments)
-    if sys.stderr is not None:
-        faulthandler.enable()
     try:
         return _run(options.target, options.set, replay=not options.no_replay)
     except GradaccError as error:
@@ -87,4 +85,6 @@ def _with_settings(recipe: Recipe, settings: list[str], where: str) -> Recipe:
 
 
 if __name__ == "__main__":
+    if sys.stderr is not None:
+        faulthandler.enable()
     sys.exit(main())

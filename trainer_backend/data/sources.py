@@ -156,6 +156,7 @@ class MapSource:
 
     def close(self) -> None:
         """See `Source`."""
+        end_workers(self._ahead)
         self._ahead = None
         self._loader = None
 
@@ -270,8 +271,16 @@ class IterableSource:
 
     def close(self) -> None:
         """See `Source`."""
+        end_workers(self._samples)
         self._samples = None
         self._loader = None
+
+
+def end_workers(iterator: Any) -> None:  # noqa: ANN401 - a loader's iterator, or None
+    """End a loader's workers now. Left to its destructor, that waits for the last traceback to be freed."""
+    shut_down = getattr(iterator, "_shutdown_workers", None)
+    if shut_down is not None:
+        shut_down()
 
 
 def _loader_class() -> Any:  # noqa: ANN401 - torchdata's is no subclass to mypy
