@@ -24,6 +24,8 @@ EXIT_NO_DISPLAY: Final = 2
 FIRST_SIZE: Final = (1440, 900)
 TITLE_BAR: Final = 40
 """Logical pixels that a window manager may put above a window."""
+_is_up: list[bool] = []
+"""Filled once the application stands; until then Qt's lines are only remembered."""
 _said: list[str] = []
 """What Qt said while it started; on failure its reason is among it."""
 
@@ -33,7 +35,7 @@ def _on_message(kind: QtMsgType, _context: QMessageLogContext, text: str) -> Non
     if kind == QtMsgType.QtFatalMsg:
         print(NO_DISPLAY.format(why=_reason(_said, text)), file=sys.stderr, flush=True)  # noqa: T201
         os._exit(EXIT_NO_DISPLAY)
-    if QApplication.instance() is None:
+    if not _is_up:
         _said.append(text)
     elif kind != QtMsgType.QtDebugMsg:
         print(f"Qt: {text}", file=sys.stderr)  # noqa: T201
@@ -55,6 +57,7 @@ def make_application(arguments: list[str] | None = None) -> QApplication:
     QApplication.setApplicationName("gradacc")
     QApplication.setDesktopFileName("gradacc")
     app = QApplication(arguments or ["gradacc"])
+    _is_up.append(True)
     app.setStyle("Fusion")
     app.setFont(application_font())
     app.setWindowIcon(QIcon(str(asset("icons/gradacc.svg"))))

@@ -38,7 +38,7 @@ REFUSALS: Final[dict[str, str]] = {
     "stale": "it was left over from before this attempt started",
     "malformed": "the file in the inbox is not a command: {reason}",
     "run-is-ending": "the run is ending",
-    "out-of-range": "{message}",
+    "out-of-range": "{value} for {key} is out of range",
     "not-divisible": "an effective batch of {effective_batch} cannot be cut into micro-batches of {size}; "
     "the nearest sizes that fit are {below} and {above}",
     "no-beta2": "this optimizer has no β₂ to scale",
@@ -46,13 +46,14 @@ REFUSALS: Final[dict[str, str]] = {
     "already-paused": "the run is paused already",
     "not-paused": "the run is not paused",
     "no-checkpoint": "there is no checkpoint to go back to",
+    "library-counts-updates-ahead": "the library has counted its updates ahead; N stays {before} in this run",
+    "library-decides": "the library that trains decides this, not gradacc",
     "rolling-back": "the run is being rolled back; ask again once it stands there",
 }
 
 WARNINGS: Final[dict[str, str]] = {
     # What cannot be read here (see READINGS).
-    "nvml-library-missing": "No NVIDIA driver was found, so a GPU's memory, utilisation and power are not "
-    "shown; the process and the machine are.",
+    "nvml-library-missing": "No NVIDIA driver was found: no GPU readings.",
     "nvml-driver-not-loaded": "The NVIDIA driver is installed and not loaded; its readings are not shown.",
     "nvml-driver-mismatch": "The NVIDIA driver was updated under the running system; restart the machine to "
     "get its readings back.",
@@ -97,7 +98,7 @@ WARNINGS: Final[dict[str, str]] = {
     "records-cut": "{count} records of the {data} data are longer than {max_length} tokens and were cut.",
     "records-without-answer": "{count} records of the {data} data have no answer to learn and are left out.",
     "no-chat-template": "The tokenizer brings no chat template; a plain one is used.",
-    "merged-export-not-offered": "Weights trained with {method} are saved as an adapter; merging is not offered.",
+    "merged-export-not-offered": "Weights trained with {method} are saved as an adapter, not merged.",
 }
 
 READINGS: Final = frozenset(
@@ -142,7 +143,7 @@ FAILURES: Final[dict[str, str]] = {
 """Only codes that need other words than the trainer's own sentence (`RunFailed.reason`)."""
 
 OWN_SENTENCE: Final = frozenset(
-    {"error", "exception", "usage", "refused", "non-finite-halt", "non-finite-in-a-row"}
+    {"error", "exception", "usage", "refused", "library-raised", "non-finite-halt", "non-finite-in-a-row"}
 )
 """Failures whose sentence the trainer makes itself, from what only it knows."""
 

@@ -6,7 +6,7 @@ by the dynamic property `role`, set through `set_role`:
     QFrame        panel | notice | notice-warning | notice-bad
     QLabel        page-title | title | number | number-accent | number-bad |
                   help | muted | error | ok | warning | pending | answered | refused
-    QPushButton   primary | danger | nav | quiet | segment (checkable)
+    QPushButton   primary | quiet | link | segment, segment-first (checkable); QToolButton: nav | quiet
     QLineEdit, QSpinBox …   invalid
 
 A widget that paints by itself reads `current_theme()` when it is built and again in `changeEvent`
@@ -241,6 +241,7 @@ def set_role(widget: QWidget, role: str) -> None:
     style = widget.style()
     style.unpolish(widget)
     style.polish(widget)
+    widget.updateGeometry()
 
 
 @functools.lru_cache(maxsize=256)

@@ -124,7 +124,9 @@ def asker(name: str) -> str:
 
 
 def refusal(event: CommandRefused) -> str:
-    """Why a command has no effect."""
+    """Why a command has no effect; a value out of its bounds brings the sentence that tells them."""
+    if event.code == "out-of-range" and isinstance(message := event.values.get("message"), str):
+        return message
     return sentence(REFUSALS, event.code, event.values)
 
 

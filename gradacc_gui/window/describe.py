@@ -26,13 +26,14 @@ def header_of(run: Attachment, *, now: float | None = None) -> HeaderState:
     state, strip, speed = run.state, told.strip, told.speed
     progress = progress_with_epochs(run, told)
     left = seconds_left(progress.samples_left, speed) if state in ("running", "pausing") else None
+    asked = asked_factors(run)
     return HeaderState(
         name=run_name(run),
         detail=detail(run),
         state=state,
-        micro_batch_size=told.micro_batch_size,
-        accumulation_steps=told.accumulation_steps,
-        world_size=told.world_size,
+        micro_batch_size=told.micro_batch_size or asked[0],
+        accumulation_steps=told.accumulation_steps or asked[1],
+        world_size=told.world_size or asked[2],
         step=strip.step if strip is not None else None,
         last_step=progress.last_step,
         window_cells=strip.total if strip is not None else 0,
@@ -43,6 +44,14 @@ def header_of(run: Attachment, *, now: float | None = None) -> HeaderState:
         doing=words.phase(run.store.phase) if state == "running" and run.store.phase in BUSY else "",
         left=tr("{time} left").format(time=left_s(left)) if left is not None else "",
     )
+
+
+def asked_factors(run: Attachment) -> tuple[int | None, int | None, int | None]:
+    """Micro-batch, N and world of the recipe, for as long as the trainer has not said its own."""
+    if run.config is None:
+        return None, None, None
+    asked = run.config.accumulation
+    return asked.micro_batch_size, run.config.accumulation_steps, run.config.run.devices
 
 
 def progress_with_epochs(run: Attachment, told: Headline) -> Progress:
@@ -76,9 +85,9 @@ def detail(run: Attachment) -> str:
     if config is not None:
         parts += [NAMES.get(config.optimizer.name, config.optimizer.name), config.schedule.kind]
     if (first := first_start(run)) is not None:
-        parts.append(tr("started {when}").format(when=day_and_time(first)))
+        parts.append(tr("since {when}").format(when=day_and_time(first)))
     if run.state in ("running", "paused"):
-        parts.append(tr("goes on without this window"))
+        parts.append(tr("goes on when closed"))
     elif run.state == "loading":
         parts.append(words.phase(run.store.phase) if run.store.phase else tr("Starting…"))
     return " · ".join(parts)

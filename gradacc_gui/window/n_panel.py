@@ -45,6 +45,7 @@ class NPanel(Panel):
         self._settings: Settings | None = None
         self._live = False
         self._touched = False
+        self._previews = False
         self._build_row()
         self.problem = label(role="error", wrap=True)
         self.problem.hide()
@@ -112,6 +113,7 @@ class NPanel(Panel):
     def show_ask(self, ask: Ask | None) -> None:
         """How far the last asked N came."""
         self.answer.setVisible(ask is not None)
+        self._show_hint()
         if ask is None:
             return
         role = {"asked": "pending", "accepted": "pending", "done": "answered", "refused": "refused"}[
@@ -165,11 +167,9 @@ class NPanel(Panel):
     def _preview(self, wanted: int | str) -> None:
         if self._settings is None or isinstance(wanted, str) or not self._differs(wanted):
             self.companions.show_for(None, 1.0)
-            put(
-                self.preview,
-                tr("Type another N: the window in progress ends as it began.") if self._live else "",
-            )
-            self.preview.setVisible(self._live)
+            put(self.preview, tr("Type another N: the step in progress ends as it began."))
+            self._previews = False
+            self._show_hint()
             return
         ratio = kappa(self._settings, wanted)
         after = self._settings.micro_batch_size * wanted * self._settings.world_size
@@ -178,8 +178,13 @@ class NPanel(Panel):
             self.preview,
             text.format(before=count(self._settings.effective_batch), after=count(after), ratio=real(ratio)),
         )
-        self.preview.show()
+        self._previews = True
+        self._show_hint()
         self.companions.show_for(self._settings, ratio)
+
+    def _show_hint(self) -> None:
+        """The line below Apply: a preview, or else a hint as long as nothing was answered."""
+        self.preview.setVisible(self._previews or (self._live and self.answer.isHidden()))
 
     def _ask(self) -> None:
         wanted = self.wanted()

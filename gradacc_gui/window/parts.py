@@ -172,7 +172,7 @@ class Segments(QWidget):
         super().__init__()
         self.setAccessibleName(name)
         row = QHBoxLayout(self)
-        row.setContentsMargins(1, 0, 0, 0)
+        row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(0)
         self._group = QButtonGroup(self)
         self._buttons: dict[str, QPushButton] = {}
@@ -180,7 +180,7 @@ class Segments(QWidget):
             made = QPushButton(word)
             made.setCheckable(True)
             made.setAccessibleName(f"{name}: {word}")
-            set_role(made, "segment")
+            set_role(made, "segment" if self._buttons else "segment-first")
             made.clicked.connect(lambda _checked, key=key: self.chosen.emit(key))
             self._group.addButton(made)
             self._buttons[key] = made

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from PySide6.QtCore import Signal
 from PySide6.QtGui import QAction
-from PySide6.QtWidgets import QGridLayout, QMenu, QWidget
+from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QMenu, QWidget
 
 from gradacc_gui.session.stopping import Rung
 from gradacc_gui.theme import set_role, space
@@ -65,8 +65,11 @@ class RunButtons(QWidget):
         grid.addWidget(self.pause, 1, 0)
         grid.addWidget(self.checkpoint, 1, 1)
         grid.addWidget(self.resume, 2, 0, 1, 2)
-        grid.addWidget(self.stop, 3, 0)
-        grid.addWidget(self.more, 3, 1)
+        last = QHBoxLayout()
+        last.setSpacing(space(2))
+        last.addWidget(self.stop, 1)
+        last.addWidget(self.more, 1)
+        grid.addLayout(last, 3, 0, 1, 2)
 
     def _build_stop_menu(self) -> QMenu:
         menu = QMenu(self)

@@ -76,5 +76,5 @@ def end_all_runs() -> None:
         if run.is_alive() and (pid := run.pid()) is not None:
             os.kill(pid, signal.SIGKILL)
     for child in psutil.Process().children():
-        if "trainer_backend" in " ".join(child.cmdline() or []) or child.status() == psutil.STATUS_ZOMBIE:
+        if child.status() == psutil.STATUS_ZOMBIE or "trainer_backend" in " ".join(child.cmdline()):
             child.wait(PATIENCE_MS / 1000)

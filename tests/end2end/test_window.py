@@ -86,6 +86,23 @@ class Hand:
         self.wait(button.isEnabled)
         QTest.mouseClick(button, Qt.MouseButton.LeftButton)
 
+    def wait_for_n(self, text: str) -> None:
+        """Look until header and panel show this N."""
+        self.wait(lambda: self.window.header.steps.value.text() == text)
+        self.wait(lambda: self.window.live.side.n_panel.hint.text() == f"now {text}")
+
+    def wait_until_idle(self) -> None:
+        """Wait until nothing is on its way in the background."""
+        self.wait(lambda: not self.window.background.is_busy)
+
+    def has_missed_nothing(self, run: RunDirectory) -> None:
+        """Every event of the journal has come to this window, and the journal itself is dense."""
+        assert self.window.run is not None
+        store, told = self.window.run.store, records(run)
+        self.wait(lambda: store.last == told[-1].seq)
+        assert len(store.track(MicroBatchMeasured)) == len(events(run, MicroBatchMeasured))
+        assert [record.seq for record in told] == list(range(1, len(told) + 1))
+
     def log(self) -> list[str]:
         """The decision log, newest first."""
         return [entry.text for entry in self.window.live.side.decisions.model.entries()]
@@ -198,20 +215,14 @@ def test_a_window_opened_later_misses_nothing_and_two_windows_command_one_run(
     other.set_n("5")
     other.wait(lambda: other.answer().startswith("N = 5 since step"))
     for hand in (one, other):
-        hand.wait(lambda hand=hand: hand.window.header.steps.value.text() == "5")
-        hand.wait(lambda hand=hand: hand.window.live.side.n_panel.hint.text() == "now 5")
+        hand.wait_for_n("5")
     assert [event.after for event in events(run, AccumulationChanged)] == [3, 5]
     assert one.answer().startswith("N = 3 since step")
 
     other.window.live.side.buttons.stop_now.trigger()
     for hand in (one, other):
         hand.wait_for_state("stopped")
-        store = hand.window.run.store  # type: ignore[union-attr]  # it is open
-        told = records(run)
-        hand.wait(lambda store=store, told=told: store.last == told[-1].seq)
-        micro = store.track(MicroBatchMeasured)
-        assert len(micro) == len(events(run, MicroBatchMeasured))
-        assert [record.seq for record in told] == list(range(1, len(told) + 1))
+        hand.has_missed_nothing(run)
 
 
 def test_two_windows_that_resume_one_run_start_one_trainer(
@@ -230,7 +241,7 @@ def test_two_windows_that_resume_one_run_start_one_trainer(
     for hand in (one, other):
         hand.wait_for_state("running")
         hand.wait_for_steps(1)
-        hand.wait(lambda hand=hand: not hand.window.background.is_busy)
+        hand.wait_until_idle()
     assert run.is_alive()
     assert len(events(run, RunStarted)) == 2
 

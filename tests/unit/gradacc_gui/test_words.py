@@ -52,6 +52,7 @@ PLACES = {
     "_Refusal": codes.REFUSALS,
     "_refuse": codes.REFUSALS,
     "CommandRefused": codes.REFUSALS,
+    "Refused": codes.REFUSALS,
     "Warned": codes.WARNINGS,
     "_warn": codes.WARNINGS,
     "warn": codes.WARNINGS,
