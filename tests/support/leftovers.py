@@ -101,7 +101,8 @@ def _children() -> list[psutil.Process]:
 
 def _describe(process: psutil.Process) -> str:
     try:
-        return f"{process.pid} ({process.status()}: {' '.join(process.cmdline())[:200]})"
+        command = " ".join(" ".join(process.cmdline()).split())
+        return f"{process.pid} ({process.status()}: {command[:200]})"
     except psutil.NoSuchProcess:
         return f"{process.pid} (just ended)"
 
