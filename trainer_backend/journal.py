@@ -52,6 +52,8 @@ TRANSACTION_EVENTS: Final = 20_000
 """Most events of one transaction: what a little freed space can take, after a full disk."""
 RETRY_S: Final = 0.5
 """Time between two tries at a failing disk."""
+STALLED_S: Final = 5.0
+"""A write that takes longer is a disk that hangs."""
 LAST_TRY_S: Final = 3.0
 """How long `close` goes on trying."""
 
@@ -72,6 +74,12 @@ class JournalWriter:
         self._on_tick = on_tick
         self._tick_error = ""
         self._queue: queue.SimpleQueue[tuple[float, Event] | threading.Event | None] = queue.SimpleQueue()
+        self._urgent = threading.Event()
+        """Set when what was queued shall not wait for its batch."""
+        self._looked_at = time.monotonic()
+        """When the writer last looked at the queue."""
+        self._dropped = 0
+        """Measurements that did not even enter the queue, since the last batch."""
         self._rescued: list[_Held] = []
         """Facts older than all in `_held`: the measurements around them were shed."""
         self._held: deque[_Held] = deque()
@@ -90,17 +98,25 @@ class JournalWriter:
 
     def put(self, event: AnyEvent) -> None:
         """Queue an event; any thread, never waits."""
-        self._queue.put((time.time(), event))
+        if not isinstance(event, MEASUREMENTS):
+            self._queue.put((time.time(), event))
+            self._urgent.set()
+        elif self._queue.qsize() < HELD_MEASUREMENTS or time.monotonic() - self._looked_at < STALLED_S:
+            self._queue.put((time.time(), event))
+        else:
+            self._dropped += 1
 
     def flush(self, timeout_s: float = 5.0) -> bool:
         """Wait until all events put so far were offered to the disk; False when that took too long."""
         done = threading.Event()
         self._queue.put(done)
+        self._urgent.set()
         return done.wait(timeout_s)
 
     def close(self, timeout_s: float = 30.0) -> bool:
         """Write what is left and end the thread; False when a disk that hangs does not let it end."""
         self._queue.put(None)
+        self._urgent.set()
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -111,6 +127,7 @@ class JournalWriter:
         open_ = True
         while open_:
             batch, waiters, open_ = self._collect(next_tick)
+            self._looked_at = time.monotonic()
             self._append(batch)
             for waiter in waiters:
                 waiter.set()
@@ -129,58 +146,42 @@ class JournalWriter:
                 self.put(Warned(code="inbox-failed", values={"error": said}))
 
     def _collect(self, next_tick: float) -> tuple[list[tuple[float, Event]], list[threading.Event], bool]:
-        """Events until the batch is due: 25 ms after its first, at once after a fact or a waiter."""
-        batch: list[tuple[float, Event]] = []
-        waiters: list[threading.Event] = []
+        """Events until the batch is due: 25 ms after its first, at once when something is urgent.
+
+        Gives them with whoever waits for them, and False when the journal is to be closed. Never more than
+        fit one transaction, so that a flood of events keeps neither the disk nor the inbox waiting.
+        """
         due = next_tick if self._on_tick is not None else math.inf
         if self._held or self._rescued:
             due = min(due, time.monotonic() + RETRY_S)
-        while True:
-            wait_s = due - time.monotonic()
-            try:
-                entry = self._queue.get(timeout=max(0.0, wait_s) if math.isfinite(wait_s) else None)
-            except queue.Empty:
-                return batch, waiters, True
-            if entry is None:
-                return batch, waiters, False
-            if isinstance(entry, threading.Event):
-                waiters.append(entry)
-                due = 0.0
-                continue
-            batch.append(entry)
-            if not isinstance(entry[1], MEASUREMENTS):
-                due = 0.0
-            elif len(batch) == 1:
-                # Sleep instead of waking for each event: the training thread needs the interpreter more.
-                due = min(due, time.monotonic() + BATCH_INTERVAL_S)
-                if self._sleep_through(due, batch, waiters):
-                    due = 0.0
-
-    def _sleep_through(
-        self, due: float, batch: list[tuple[float, Event]], waiters: list[threading.Event]
-    ) -> bool:
-        """Let measurements gather until `due`, looking often; True when something is urgent."""
-        while (left_s := due - time.monotonic()) > 0:
-            time.sleep(min(0.005, left_s))
-            urgent = False
-            while not self._queue.empty():
-                entry = self._queue.get()
-                if entry is None:
-                    self._queue.put(None)
-                    return True
-                if isinstance(entry, threading.Event):
+        try:
+            entries = [self._queue.get(timeout=_until(due))]
+        except queue.Empty:
+            return [], [], True
+        # One sleep instead of a wake-up for each event: the training thread needs the interpreter more.
+        self._urgent.wait(_until(min(due, time.monotonic() + BATCH_INTERVAL_S)))
+        self._urgent.clear()
+        entries += [self._queue.get() for _ in range(min(self._queue.qsize(), TRANSACTION_EVENTS))]
+        events: list[tuple[float, Event]] = []
+        waiters: list[threading.Event] = []
+        open_ = True
+        for entry in entries:
+            match entry:
+                case None:
+                    open_ = False
+                case threading.Event():
                     waiters.append(entry)
-                    urgent = True
-                else:
-                    batch.append(entry)
-                    urgent = urgent or not isinstance(entry[1], MEASUREMENTS)
-            if urgent:
-                return True
-        return False
+                case _:
+                    events.append(entry)
+        return events, waiters, open_
 
     def _append(self, batch: list[tuple[float, Event]]) -> None:
         for at, event in batch:
             self._hold(at, event)
+        if self._dropped:
+            dropped, self._dropped = self._dropped, 0
+            self._seq += dropped
+            self._hold(time.time(), MeasurementsLost(first=self._seq - dropped + 1, last=self._seq))
         if time.monotonic() >= self._retry_at:
             self._write_held()
         self._shed()
@@ -285,6 +286,11 @@ class JournalWriter:
         for event in facts:
             line = f"gradacc: not in the journal ({self.disk_error}): {type(event).__name__} {body_of(event)}"
             print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _until(due: float) -> float | None:
+    """Seconds until `due`, for a wait; None is for ever."""
+    return max(0.0, due - time.monotonic()) if math.isfinite(due) else None
 
 
 def open_for_writing(path: Path) -> sqlite3.Connection:

@@ -17,7 +17,7 @@ from gradacc_gui.commands.looking import print_records
 from gradacc_gui.commands.ready import ready_interpreter
 from gradacc_gui.commands.steering import person, print_answer
 from gradacc_gui.session.awake import Awake
-from gradacc_gui.session.following import POLL_S, Follower, ask
+from gradacc_gui.session.following import POLL_S, Follower, ask, head
 from gradacc_gui.session.launch import Died, Launch, start
 from gradacc_gui.session.preparing import new_run
 from gradacc_gui.session.runs import RunState, summarise
@@ -72,9 +72,7 @@ def resume(arguments: argparse.Namespace) -> int:
 
 
 def _follow_start(run: RunDirectory, begin: Callable[[], Launch], arguments: argparse.Namespace) -> int:
-    follower = Follower(run)
-    while follower.poll():  # what earlier attempts said
-        pass
+    follower = Follower(run, after=head(run))  # behind what earlier attempts said
     launch = begin()
     if arguments.detach:
         launch.leave()

@@ -82,7 +82,7 @@ def ask(run: RunDirectory, command: AnyCommand, *, timeout_s: float = ANSWER_S) 
     if not run.is_alive():
         message = f"{run.id} is not live, so nothing can be asked of it. `gradacc resume {run.id}` starts it."
         raise NoAnswerError(message)
-    follower = Follower(run, after=_head(run))
+    follower = Follower(run, after=head(run))
     send(run.inbox_path, command)
     deadline = time.monotonic() + timeout_s
     try:
@@ -106,7 +106,8 @@ def ask(run: RunDirectory, command: AnyCommand, *, timeout_s: float = ANSWER_S) 
         follower.close()
 
 
-def _head(run: RunDirectory) -> int:
+def head(run: RunDirectory) -> int:
+    """The newest sequence number of a run's journal; 0 when there is none yet."""
     if not run.journal_path.is_file():
         return 0
     reader = JournalReader(run.journal_path)
