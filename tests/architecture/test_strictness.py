@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -45,7 +46,7 @@ def test_live_run():
     )
     trainer = subprocess.Popen([sys.executable, "-c", program, str(run.path)], stdout=subprocess.PIPE)
     kept.append(trainer)
-    trainer.stdout.readline()
+    assert trainer.stdout.readline().strip() == b"locked"
 
 def test_widget(qapp):
     kept.append(QWidget())
@@ -95,7 +96,10 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> str:
         "-o",
         f"pythonpath=. {CHECKOUT}",
     ]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=90, check=False)
+    environment = os.environ | {"PYTHONPATH": str(CHECKOUT)}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=90, check=False
+    )
     return done.stdout
 
 
