@@ -22,8 +22,8 @@ import trainer_backend
 from trainer_backend.errors import GradaccError
 from trainer_backend.verify import partitions
 from trainer_backend.verify.compare import Difference, Gradient, compare, ratio
-from trainer_backend.verify.culprits import find_culprits, is_excused
-from trainer_backend.verify.limits import Limits
+from trainer_backend.verify.culprits import find_culprits, is_excused, term_difference
+from trainer_backend.verify.limits import CANCELLED, Limits
 from trainer_backend.verify.passes import Plain
 from trainer_backend.verify.probe import MakeEngine, Seen, close_enough, run_window, trainers_engine
 from trainer_backend.verify.report import (
@@ -122,27 +122,34 @@ def plan(truth: Truth, steps: Sequence[int]) -> Iterator[Window]:
             f"{total} samples cannot be cut in {min(steps)} micro-batches of at least {subject.smallest} each. "
             "Take more samples (--samples)."
         )
-    own = subject.precision
     yield Window(1, "one", (total,), best)
     for number in usable:
         equal = partitions.equal(total, number)
-        uneven = partitions.ragged(total, number, subject.smallest)
+        uneven = _uneven(truth, number)
         yield Window(number, "equal", equal, best)
-        if uneven != equal and not subject.by_splitting:
+        if uneven != equal:
             yield Window(number, "ragged", uneven, best)
-        yield Window(number, "tail", partitions.tail(total, number), best)
-        yield Window(number, "clip", equal, best)
-    halves = partitions.equal(total, usable[0])
+    most, fewest = usable[-1], usable[0]
+    yield Window(most, "tail", partitions.tail(total, most), best)
+    yield Window(most, "clip", partitions.equal(total, most), best)
+    halves = partitions.equal(total, fewest)
     if all(size == halves[0] and size % 2 == 0 for size in halves) and halves[0] >= 2 * subject.smallest:
         if _splits(truth, halves):
-            yield Window(usable[0], "out-of-memory", halves, best)
+            yield Window(fewest, "out-of-memory", halves, best)
+    own = subject.precision
     if own != best:
         yield Window(1, "one", (total,), own)
         for number in usable:
-            uneven = partitions.ragged(total, number, subject.smallest)
-            yield Window(number, "equal", partitions.equal(total, number), own)
-            if uneven != partitions.equal(total, number) and not subject.by_splitting:
-                yield Window(number, "ragged", uneven, own)
+            uneven = _uneven(truth, number)
+            is_equal = uneven == partitions.equal(total, number)
+            yield Window(number, "equal" if is_equal else "ragged", uneven, own)
+
+
+def _uneven(truth: Truth, steps: int) -> tuple[int, ...]:
+    """Ragged parts; equal ones where one collated batch is cut, since a task's `split` makes no others."""
+    if truth.subject.by_splitting:
+        return partitions.equal(truth.total, steps)
+    return partitions.ragged(truth.total, steps, truth.subject.smallest)
 
 
 def _splits(truth: Truth, sizes: Sequence[int]) -> bool:
@@ -156,24 +163,45 @@ def _splits(truth: Truth, sizes: Sequence[int]) -> bool:
 
 
 def _judge(truth: Truth, window: Window, engine: MakeEngine) -> Judged:
-    """Run one window, and hold what the optimizer got against both truths."""
-    limits, _ = truth.limits(window.precision)
+    """Run one window, and hold what the optimizer got against both truths.
+
+    Where it is the large batch's gradient, and so are the numbers beside it, the task's own sums over
+    these micro-batches need not be run.
+    """
+    norm = truth.norm
+    first = _against(truth, window, _run(truth, window, engine, norm), truth.one, truth.gradient)
+    if first.comparison.holds and first.comparison.equals_large_batch:
+        return first
     plain, definition = truth.partition(window.sizes, halved=window.fold == "out-of-memory")
     norm = compare(definition, definition).norm
-    max_grad_norm = CLIPPED * norm if window.fold == "clip" and norm > 0 else None
-    seen = run_window(
+    # Clipping depends on the norm, so that the window must run again with this one's.
+    seen = _run(truth, window, engine, norm) if window.fold == "clip" else first.seen
+    return _against(truth, window, seen, plain, definition)
+
+
+def _run(truth: Truth, window: Window, engine: MakeEngine, norm: float) -> Seen:
+    return run_window(
         engine, truth.subject, truth.parts(window.sizes, window.precision), window.precision,
-        steps=window.steps, before=decoys(truth, window), max_grad_norm=max_grad_norm,
+        steps=window.steps, before=decoys(truth, window),
+        max_grad_norm=CLIPPED * norm if window.fold == "clip" and norm > 0 else None,
         out_of_memory=window.fold == "out-of-memory",
     )  # fmt: skip
-    clip = CLIPPED if max_grad_norm is not None else 1.0
+
+
+def _against(truth: Truth, window: Window, seen: Seen, plain: Plain, definition: Gradient) -> Judged:
+    """The comparison with a definition and with the large batch."""
+    limits, _ = truth.limits(window.precision)
+    norm = compare(definition, definition).norm
+    clip = CLIPPED if window.fold == "clip" and norm > 0 else 1.0
     also = 0.0 if clip == 1.0 else _CLIP_EPSILON / norm
     limit = max(limits.whole, also)
     scale = max(norm, truth.scale(plain)) * clip
     by_definition = compare(seen.gradient, scaled(definition, clip), at_least=scale)
-    by_large_batch = compare(seen.gradient, scaled(truth.target(plain), clip), at_least=scale)
-    faults = _faults(seen, plain, norm, limits, len(window.sizes))
-    bad = limits.bad_layers(by_definition, scale, also=also)
+    target = truth.target(plain)
+    by_large_batch = (
+        by_definition if target is definition else compare(seen.gradient, scaled(target, clip), at_least=scale)
+    )
+    faults = _faults(seen, plain, norm, limits)
     comparison = Comparison(
         steps=window.steps,
         fold=window.fold,
@@ -182,7 +210,9 @@ def _judge(truth: Truth, window: Window, engine: MakeEngine) -> Judged:
         error=by_large_batch.error,
         definition_error=by_definition.error,
         limit=limit,
-        holds=by_definition.error <= limit and not bad and not faults,
+        holds=by_definition.error <= limit
+        and not limits.bad_layers(by_definition, scale, also=also)
+        and not faults,
         equals_large_batch=by_large_batch.error <= limit
         and not limits.bad_layers(by_large_batch, scale, also=also),
         alpha=by_large_batch.alpha,
@@ -218,7 +248,7 @@ def scaled(gradient: Gradient, factor: float) -> Gradient:
     return {name: None if value is None else value * factor for name, value in gradient.items()}
 
 
-def _faults(seen: Seen, plain: Plain, norm: float, limits: Limits, micro_batches: int) -> tuple[str, ...]:
+def _faults(seen: Seen, plain: Plain, norm: float, limits: Limits) -> tuple[str, ...]:
     """Which of the numbers beside the gradient are wrong."""
     first = plain.terms[0]
     samples = sum(part.samples for part in plain.parts)
@@ -230,13 +260,9 @@ def _faults(seen: Seen, plain: Plain, norm: float, limits: Limits, micro_batches
         "loss": close_enough(seen.loss, plain.loss(), limits.number)
         or abs((seen.loss or 0.0) - (plain.loss() or 0.0)) <= limits.number * _loss_scale(plain),
         "gradient-norm": close_enough(seen.gradient_norm, norm, max(limits.number, 1e-6))
-        or abs((seen.gradient_norm or 0.0) - norm) <= limits.number * CANCELLING * sum(plain.norms()),
+        or abs((seen.gradient_norm or 0.0) - norm) <= limits.number * CANCELLED * sum(plain.norms()),
     }
-    del micro_batches
     return tuple(name for name, right in checks.items() if not right)
-
-
-CANCELLING: Final = 1e-3
 
 
 def _loss_scale(plain: Plain) -> float:
@@ -322,14 +348,14 @@ def _report(
         made_at=started,
         duration_s=time.time() - started,
         version=trainer_backend.__version__,
-        torch_version=torch.__version__,
+        torch_version=str(torch.__version__),
         device=str(subject.device),
         precision=subject.precision,
         reference=truth.precision,
         parameters=subject.parameters,
         samples=truth.total,
         samples_partition=truth.samples_partition,
-        gradient_norm=compare(truth.gradient, truth.gradient).norm,
+        gradient_norm=truth.norm,
         loss=truth.one.loss(),
         denominator=truth.one.denominator(truth.one.terms[0]),
         terms=tuple(_term(truth, name, judged) for name in truth.one.terms),
@@ -341,14 +367,18 @@ def _report(
 
 
 def _term(truth: Truth, name: str, judged: Sequence[Judged]) -> Term:
-    """One term, and whether its gradient adds up in the finest cut."""
-    window = next(entry.window for entry in reversed(judged) if entry.window.fold in ("equal", "tail"))
-    plain, _ = truth.partition(window.sizes)
-    difference = compare(plain.term_gradient(name), truth.one.term_gradient(name), at_least=truth.scale(plain))
+    """One term, and whether its gradient adds up in the cut that showed a difference, if one did."""
+    additive = True
+    for entry in judged:
+        if entry.comparison.equals_large_batch or entry.window.precision != truth.precision:
+            continue
+        plain, _ = truth.partition(entry.window.sizes, halved=entry.window.fold == "out-of-memory")
+        difference = term_difference(truth, name, truth.one, plain)
+        additive = additive and difference.error <= truth.limits(truth.precision)[0].whole
     return Term(
         name=name,
         loss=truth.one.mean(name),
         denominator=truth.one.denominator(name),
-        additive=difference.error <= truth.limits(truth.precision)[0].whole,
+        additive=additive,
         stated=name in truth.stated,
     )

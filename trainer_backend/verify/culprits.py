@@ -33,7 +33,7 @@ MOST_NAMED: Final = 8
 
 def find_culprits(truth: Truth, judged: Sequence[Judged], engine: MakeEngine) -> list[Culprit]:
     """What breaks equality; empty where nothing does. Remarks are added to `truth`."""
-    if not math.isfinite(compare(truth.gradient, truth.gradient).norm):
+    if not math.isfinite(truth.norm):
         return [Culprit(code="non-finite", where=_non_finite(truth.gradient))]
     by_chance = chance(truth)
     _remark_on_precision(truth, judged if not by_chance else [])

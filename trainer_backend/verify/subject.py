@@ -23,6 +23,8 @@ from trainer_backend.verify.report import Precision
 DTYPES: Final = {
     "fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
 }  # fmt: skip
+DECOYS: Final = 4
+"""Samples of the windows before the one that counts."""
 _SEED: Final = 20_011
 """Of what the certificate draws; any will do."""
 
@@ -217,8 +219,8 @@ def widened(batch: Batch) -> Batch:
 
 
 def take_samples(dataset: Any, many: int, *, seed: int) -> tuple[list[Any], list[Any]]:  # noqa: ANN401 - any data set
-    """`many` samples and up to as many others (at most 8), drawn from the data. Raises UsageError."""
-    others = min(many, 8)
+    """`many` samples and a few others, drawn from the data. Raises UsageError."""
+    others = DECOYS
     if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
         length = len(dataset)
         drawn = torch.randperm(length, generator=torch.Generator().manual_seed(mixed(seed, _SEED) >> 1))

@@ -40,6 +40,7 @@ class Truth:
         self.total = len(subject.samples)
         self.one = self._first_pass()
         self.gradient = self.one.gradient()
+        self.norm = compare(self.gradient, self.gradient).norm
         self._partitions: dict[tuple[tuple[int, ...], bool], tuple[Plain, Gradient]] = {}
         self._limits: dict[str, tuple[Limits, Floor]] = {}
 
@@ -117,7 +118,7 @@ class Truth:
             return self.one, self.gradient
         key = (sizes, halved)
         if key not in self._partitions:
-            if len(self._partitions) > 2:
+            if len(self._partitions) > 3:
                 self._partitions.pop(next(iter(self._partitions)))
             parts = self.parts(sizes)
             if halved:
@@ -131,6 +132,8 @@ class Truth:
 
         Those differ from the large batch's own where weights are summed in fp32: that is rounding.
         """
+        if plain is self.one:
+            return self.gradient
         return self._over_denominators_of(plain, self.one, self.gradient)
 
     def _over_denominators_of(self, plain: Plain, other: Plain, gradient: Gradient) -> Gradient:

@@ -193,6 +193,7 @@ REMARKS: Final[dict[str, str]] = {
     "half-inside": "Something computes in half precision inside the fp64 run ({where}).",
     "precision-is-coarse": "One batch in {precision} already differs from fp64 by {error}: the precision, not "
     "accumulation, is what this run feels.",
+    "task-warned": "The task warns: {code}.",
     "optimizer-in-backward": "Parameters have hooks that act in the backward ({where}): an optimizer that steps "
     "there sees one micro-batch, not the window.",
     "gradient-hook-twice": "In one backward a gradient arrives twice at {where} (reentrant checkpointing with shared "
@@ -270,6 +271,50 @@ def small(value: float | None) -> str:
 def plain(value: float | None) -> str:
     """Any number, six figures."""
     return "–" if value is None else f"{value:.6g}"
+
+
+def holds(entry: Comparison, tr: Translate = _english) -> str:
+    """What a comparison says, in a word or two."""
+    if entry.holds and entry.equals_large_batch:
+        return tr("equal")
+    if entry.holds:
+        return tr("as defined")
+    if entry.faults:
+        return tr("wrong: {what}").format(what=", ".join(tr(FAULTS[name]) for name in entry.faults))
+    return tr("not equal")
+
+
+def worst_comparison(report: VerifyReport) -> Comparison | None:
+    """The comparison whose layers are worth a look: a failed one first, else the largest share of its limit."""
+    if not report.comparisons:
+        return None
+
+    def badness(entry: Comparison) -> tuple[bool, bool, float]:
+        share = entry.error / entry.limit if entry.limit else 0.0
+        return (not entry.holds, not entry.equals_large_batch, float("inf") if share != share else share)
+
+    return max(report.comparisons, key=badness)
+
+
+def facts(report: VerifyReport, tr: Translate = _english) -> list[tuple[str, str]]:
+    """What was certified, and with what: names (to be translated) and values."""
+    found = [
+        ("Kind", report.kind),
+        ("Parameters", f"{report.parameters:,}"),
+        ("Samples", f"{report.samples:,}"),
+        ("Loss", plain(report.loss)),
+        ("Denominator D", plain(report.denominator)),
+        ("Gradient norm", plain(report.gradient_norm)),
+        ("Precision", report.precision),
+        ("Reference", report.reference),
+        ("Device", report.device),
+        ("Duration", f"{report.duration_s:.1f} s"),
+        ("Versions", f"gradacc {report.version}, torch {report.torch_version}"),
+    ]
+    for term in report.terms:
+        kind = tr("sum over samples") if term.additive else tr("per micro-batch")
+        found.append((f"{tr('Term')} {term.name}", f"{plain(term.loss)}, D = {plain(term.denominator)}, {kind}"))
+    return [(name, value) for name, value in found if value]
 
 
 class _Shown(dict[str, object]):
