@@ -25,12 +25,14 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return _run(options.target, options.set, replay=not options.no_replay)
     except GradaccError as error:
-        print(error, file=sys.stderr, flush=True)
+        sys.stderr.write(f"{error}\n")
         return error.exit_code
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m trainer_backend", description=__doc__.split("\n\n", 1)[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer_backend", description=__doc__.split("\n\n", 1)[0]
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="train a recipe, or resume a run")
     run.add_argument("target", metavar="RECIPE|DIRECTORY", help="a recipe file, a run's directory or its id")

@@ -77,8 +77,11 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_killed_run_ends_where_the_undisturbed_one_does(
     tmp_path: Path, reference: Path, kill: dict[str, int]
 ) -> None:
-    """Two workers, augmentation, dropout, BatchNorm, AdamW, EMA, N and the learning rate changed live
-    before the kill, in a forward, in an optimizer step, while saving; and evaluation changes nothing."""
+    """With two workers, augmentation, dropout, BatchNorm, AdamW, EMA.
+
+    N and the learning rate were changed live before the kill, which comes in a forward, in an
+    optimizer step, or while saving; and evaluation changes nothing.
+    """
     expected = undisturbed(reference)
     evaluation = {"evaluation": {"every_samples": 20, "max_samples": 6}}
     run = make(tmp_path, evaluation, ask_at=ASK_AT, **kill)
@@ -106,7 +109,9 @@ def test_a_declined_replay_keeps_the_checkpoints_own_settings(tmp_path: Path) ->
     assert run_here(run, replay=False) == 0
     assert events(run, AccumulationChanged, attempt=2) == []
     assert events(run, SettingChanged, attempt=2) == []
-    assert [w.code for w in events(run, Warned, attempt=2) if w.code.startswith("replay")] == ["replay-declined"]
+    assert [w.code for w in events(run, Warned, attempt=2) if w.code.startswith("replay")] == [
+        "replay-declined"
+    ]
     assert {step.accumulation_steps for step in events(run, OptimizerStepMeasured, attempt=2)} == {3}
 
 
@@ -142,9 +147,12 @@ def damage(run: RunDirectory, how: str) -> None:
 
 def _sign(folder: Path) -> None:
     """Make the checksums right again, as somebody would who made a checkpoint by hand."""
-    import json  # noqa: PLC0415 - only here
+    import json
 
-    sums = {name: checkpoint._sha256(folder / name) for name in (checkpoint.MODEL, checkpoint.TRAINING, checkpoint.STATE)}
+    sums = {
+        name: checkpoint._sha256(folder / name)
+        for name in (checkpoint.MODEL, checkpoint.TRAINING, checkpoint.STATE)
+    }
     (folder / checkpoint.CHECKSUMS).write_text(json.dumps(sums))
 
 

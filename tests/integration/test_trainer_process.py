@@ -81,7 +81,9 @@ def test_a_person_steers_a_live_run(tmp_path: Path) -> None:
     assert not run.is_alive()
     phases = [event.phase for event in events(run, PhaseEntered)]
     assert phases[:3] == ["importing-torch", "reading-data", "building-model"]
-    answers = [record.event for record in records(run) if isinstance(record.event, CommandAccepted | CommandRefused)]
+    answers = [
+        record.event for record in records(run) if isinstance(record.event, CommandAccepted | CommandRefused)
+    ]
     assert len(answers) == len({answer.command_id for answer in answers})
     assert list(run.inbox_path.iterdir()) == []
 
@@ -282,7 +284,9 @@ def test_a_bad_recipe_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert not runs_folder().exists()
 
 
-@pytest.mark.parametrize(("text", "words"), [(None, "no such file or folder"), (b"", "no file"), (b"ab", "fewer")])
+@pytest.mark.parametrize(
+    ("text", "words"), [(None, "no such file or folder"), (b"", "no file"), (b"ab", "fewer")]
+)
 def test_text_that_is_missing_or_too_short_is_a_sentence(
     tmp_path: Path, text: bytes | None, words: str
 ) -> None:

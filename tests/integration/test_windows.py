@@ -69,9 +69,7 @@ def test_an_epoch_that_never_fills_a_window_is_a_sentence(tmp_path: Path) -> Non
 
 def test_a_short_last_micro_batch_weighs_by_its_samples(tmp_path: Path) -> None:
     """7 samples in micro-batches of 2: the last one is a single sample, and the mean is over 7."""
-    run = make_probe(
-        tmp_path, {"run": {"epochs": 1}}, {"accumulation": {"micro_batch_size": 2}}, length=7
-    )
+    run = make_probe(tmp_path, {"run": {"epochs": 1}}, {"accumulation": {"micro_batch_size": 2}}, length=7)
     assert run_here(run) == 0
     (step,) = events(run, OptimizerStepMeasured)
     assert step.samples == 7
@@ -116,7 +114,9 @@ def test_a_new_n_leaves_the_open_window_alone(tmp_path: Path, before: int, after
     (accepted,) = events(run, CommandAccepted)
     assert (change.step, change.before, change.after, change.asked_by) == (3, before, after, "the probe")
     assert (accepted.command_id, accepted.applies_at_step) == (change.command_id, 3)
-    assert [step.accumulation_steps for step in events(run, OptimizerStepMeasured)] == [before] * 2 + [after] * 2
+    assert [step.accumulation_steps for step in events(run, OptimizerStepMeasured)] == [before] * 2 + [
+        after
+    ] * 2
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -151,7 +151,11 @@ def test_the_recipes_schedule_of_n_follows_the_samples(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["constant", "linear", "cosine"])
 def test_the_learning_rate_follows_samples_whatever_n_does(tmp_path: Path, kind: str) -> None:
     """Warm-up of 96 samples, b = 2, N = 4 → 8 → 2 on the way: each window's rate is that at its end."""
-    points = [{"from_sample": 0, "steps": 4}, {"from_sample": 40, "steps": 8}, {"from_sample": 72, "steps": 2}]
+    points = [
+        {"from_sample": 0, "steps": 4},
+        {"from_sample": 40, "steps": 8},
+        {"from_sample": 72, "steps": 2},
+    ]
     run = make_probe(
         tmp_path,
         {"run": {"max_samples": 120}},
@@ -168,7 +172,7 @@ def _expected(kind: str, samples: int) -> float:
     if samples <= 96:
         return samples / 96
     done = (samples - 96) / 96
-    import math  # noqa: PLC0415 - only here
+    import math
 
     return {"constant": 1.0, "linear": 1 - done, "cosine": 0.5 + 0.5 * math.cos(math.pi * done)}[kind]
 
@@ -183,9 +187,7 @@ def test_a_horizon_that_nobody_knows_is_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("policy", "expected"), [("skip", [0, 1111_0000]), ("drop", [1101, 1111_0000]), ("halt", [])]
 )
-def test_a_nan_is_skipped_dropped_or_halts_the_run(
-    tmp_path: Path, policy: str, expected: list[int]
-) -> None:
+def test_a_nan_is_skipped_dropped_or_halts_the_run(tmp_path: Path, policy: str, expected: list[int]) -> None:
     """Micro-batch 2 of 4 is NaN; the window after it is exact."""
     run = make_probe(
         tmp_path, {"run": {"max_samples": 8}, "accumulation": {"non_finite": policy}}, length=100, nan_at=2
@@ -201,9 +203,7 @@ def test_a_nan_is_skipped_dropped_or_halts_the_run(
 
 def test_a_resumed_run_keeps_the_sequence_of_samples_under_another_n(tmp_path: Path) -> None:
     """Stopped after two windows of 4 (asked in the second); N = 3 in the recipe from then on."""
-    run = make_probe(
-        tmp_path, {"run": {"max_samples": 14}}, length=100, at=6, command="stop"
-    )
+    run = make_probe(tmp_path, {"run": {"max_samples": 14}}, length=100, at=6, command="stop")
     assert run_here(run) == 0
     set_recipe(run, **{"accumulation.gradient_accumulation_steps": 3, "task.options.at": 0})
     assert run_here(run) == 0
@@ -222,7 +222,7 @@ def test_a_stop_now_leaves_the_open_window_to_be_replayed(tmp_path: Path) -> Non
     assert digits(run, attempt=2) == [1111_0000, 1111_0000_0000]
 
 
-def settings(**values: Any) -> dict[str, Any]:  # noqa: ANN401 - TOML
+def settings(**values: Any) -> dict[str, Any]:
     """A recipe's tables from keys such as optimizer__learning_rate."""
     tables: dict[str, Any] = {}
     for key, value in values.items():
@@ -231,9 +231,7 @@ def settings(**values: Any) -> dict[str, Any]:  # noqa: ANN401 - TOML
     return tables
 
 
-@pytest.mark.parametrize(
-    ("decay", "rate", "steps"), [(0.1, 0.5, 1), (0.25, 1.0, 3), (0.01, 0.1, 2)]
-)
+@pytest.mark.parametrize(("decay", "rate", "steps"), [(0.1, 0.5, 1), (0.25, 1.0, 3), (0.01, 0.1, 2)])
 def test_weight_decay_and_clipping_act_once_a_window(
     tmp_path: Path, decay: float, rate: float, steps: int
 ) -> None:
@@ -257,7 +255,7 @@ def test_weight_decay_and_clipping_act_once_a_window(
 
 
 def _weight(run: RunDirectory) -> float:
-    from trainer_backend.trainer import checkpoint  # noqa: PLC0415 - torch
+    from trainer_backend.trainer import checkpoint
 
     newest = list(checkpoint.found(run.checkpoints_path).values())[-1]
     return float(checkpoint.read(newest).model["w"])

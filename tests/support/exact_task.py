@@ -38,7 +38,7 @@ class Model(torch.nn.Sequential):
     kill_saving = 0
     saved = 0
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's own signature
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """As any module's."""
         self.saved += 1
         if self.saved == self.kill_saving:
@@ -47,7 +47,7 @@ class Model(torch.nn.Sequential):
 
 
 def die() -> None:
-    """kill -9"""
+    """As by kill -9."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -79,7 +79,7 @@ class Task:
         optimizer.register_step_post_hook(self._stepped)
         return optimizer
 
-    def _stepped(self, *_: Any) -> None:  # noqa: ANN401 - torch's hook
+    def _stepped(self, *_: Any) -> None:
         self._steps += 1
         if self._steps == self._kill_step:
             die()

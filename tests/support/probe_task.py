@@ -7,6 +7,7 @@ a window is the mean of the y that entered it: with y_i = 10 ** i, its digits na
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -24,7 +25,7 @@ class Weight(torch.nn.Module):
         self.w = torch.nn.Parameter(torch.zeros((), dtype=torch.float64))
 
     def forward(self, y: torch.Tensor) -> torch.Tensor:
-        """w * y"""
+        """The product w * y."""
         return self.w * y
 
 
@@ -51,18 +52,22 @@ class Stream(torch.utils.data.IterableDataset[torch.Tensor]):
         self._powers = Powers(length)
         self._length = length
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[torch.Tensor]:
         """Its samples in order."""
         for index in range(self._length):
             yield self._powers[index]
 
 
 class Task:
-    """`at`: the micro-batch (from 1) inside which `command` is sent and answered; `nan_at`: the sample
-    (from 1) whose loss is NaN, each time."""
+    """What it can be made to do, all from 1.
+
+    `at`: the micro-batch inside which `command` is sent and answered. `fail_at`: the one that raises.
+    `nan_at`: the sample whose loss is NaN, each time.
+    """
 
     def __init__(
         self,
+        *,
         length: int = 12,
         iterable: bool = False,
         duration_s: float = 0.0,

@@ -1,10 +1,10 @@
 """Real trainers for tests: in a process of their own, or in the test's, on a run directory.
 
-    run = make_run(tmp_path, {"run": {"max_optimizer_steps": 5}, "task": {"kind": "custom", ...}})
-    with Trainer(run) as trainer:
-        trainer.wait_for(lambda event: isinstance(event, RunStarted))
-        trainer.ask(SetAccumulation(steps=3))          # the answering fact
-    run_here(run)                                       # the same without a process; gives the exit code
+run = make_run(tmp_path, {"run": {"max_optimizer_steps": 5}, "task": {"kind": "custom", ...}})
+with Trainer(run) as trainer:
+trainer.wait_for(lambda event: isinstance(event, RunStarted))
+trainer.ask(SetAccumulation(steps=3))          # the answering fact
+run_here(run)                                       # the same without a process; gives the exit code
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def make_run(folder: Path, data: dict[str, Any], *, module: Path | None = None) 
     return RunDirectory.create(text_for_run(load_recipe(path), recipe_path=str(path)), name="test")
 
 
-def make_probe(folder: Path, *tables: dict[str, Any], **options: Any) -> RunDirectory:  # noqa: ANN401 - TOML
+def make_probe(folder: Path, *tables: dict[str, Any], **options: Any) -> RunDirectory:
     """A run of the probe; `options` are the task's. Its commands go to its own inbox."""
     run = make_run(folder, merged(PROBE, *tables), module=Path(__file__).parent / "probe_task.py")
     set_recipe(run, **{f"task.options.{key}": value for key, value in options.items()})
@@ -86,9 +86,9 @@ def make_probe(folder: Path, *tables: dict[str, Any], **options: Any) -> RunDire
     return run
 
 
-def set_recipe(run: RunDirectory, **values: Any) -> None:  # noqa: ANN401 - TOML
+def set_recipe(run: RunDirectory, **values: Any) -> None:
     """Edit a run's recipe between attempts: `set_recipe(run, **{"run.max_samples": 48})`."""
-    from trainer_backend.recipe import read_document, save_recipe, set_value  # noqa: PLC0415
+    from trainer_backend.recipe import read_document, save_recipe, set_value
 
     document = read_document(run.recipe_path)
     for key, value in values.items():
@@ -98,7 +98,7 @@ def set_recipe(run: RunDirectory, **values: Any) -> None:  # noqa: ANN401 - TOML
 
 def run_here(run: RunDirectory, *, replay: bool = True) -> int:
     """One attempt in this process, to its end; gives the exit code."""
-    from trainer_backend.trainer.attempt import run_attempt  # noqa: PLC0415 - torch, later
+    from trainer_backend.trainer.attempt import run_attempt
 
     return run_attempt(run, load_recipe(run.recipe_path), replay=replay)
 
@@ -181,7 +181,10 @@ class Trainer:
             time.sleep(0.01)
 
     def wait_for_kind(
-        self, kind: type[E], condition: Callable[[E], bool] = lambda event: True, timeout_s: float = PATIENCE_S
+        self,
+        kind: type[E],
+        condition: Callable[[E], bool] = lambda _: True,
+        timeout_s: float = PATIENCE_S,
     ) -> E:
         """The first event of one kind that `condition` holds for."""
         found = self.wait_for(lambda event: isinstance(event, kind) and condition(event), timeout_s)

@@ -1,1 +1,1 @@
-"""Micro-batches in a fixed order: a function of the seed alone, whatever the workers, N or the micro-batch."""
+"""Micro-batches in an order that the seed alone decides, whatever the workers, N or the micro-batch."""

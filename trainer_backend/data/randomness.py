@@ -66,8 +66,7 @@ def _spare(numpy: Any) -> Any:  # noqa: ANN401 - NumPy may be absent
 
 
 def is_random(dataset: Any) -> bool:  # noqa: ANN401 - any data set
-    """Whether reading a sample may use random numbers: no for a TensorDataset, or where it says
-    `uses_randomness = False`."""
+    """Whether reading a sample may draw: no for a TensorDataset, or where `uses_randomness = False`."""
     if type(dataset) is torch.utils.data.TensorDataset:
         return False
     return bool(getattr(dataset, "uses_randomness", True))

@@ -7,6 +7,7 @@ again, so that no sample is lost or repeated.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import warnings
@@ -76,8 +77,9 @@ class MapSource:
         max_samples: int | None,
         pin_memory: bool,
     ) -> None:
-        self.length: int = len(dataset)
-        if self.length == 0:
+        self.length: int | None = len(dataset)
+        self._length = self.length
+        if self._length == 0:
             raise GradaccError("The training data is empty: its length is 0. Look at the task's datasets().")
         self._reader = MapReader(dataset, collate, seed=seed)
         self._seed = seed
@@ -105,7 +107,7 @@ class MapSource:
 
     def cuts(self, position: Position, size: int) -> Iterator[Cut]:
         """The micro-batches from `position` to the run's end."""
-        for cut in cuts(position, length=self.length, size=size, limit=self._max_samples):
+        for cut in cuts(position, length=self._length, size=size, limit=self._max_samples):
             if self._epochs is not None and cut.epoch >= self._epochs:
                 return
             yield cut
@@ -116,9 +118,7 @@ class MapSource:
         if cut is None or (epoch is not None and cut.epoch != epoch):
             return None
         batch, indices = self._read(cut, position, size)
-        behind = Position(
-            epoch=cut.epoch, offset=cut.stop, consumed=position.consumed + cut.samples
-        )
+        behind = Position(epoch=cut.epoch, offset=cut.stop, consumed=position.consumed + cut.samples)
         return Taken(Collated(batch, indices=tuple(indices), samples=cut.samples), cut.epoch, behind)
 
     def _read(self, cut: Cut, position: Position, size: int) -> tuple[Any, tuple[int, ...]]:
@@ -141,11 +141,11 @@ class MapSource:
 
     def __len__(self) -> int:
         """For the loader, which wants to know; nobody counts by it."""
-        return self.length
+        return self._length
 
     def _indices(self, cut: Cut) -> list[int]:
         if self._order is None or self._order[0] != cut.epoch:
-            order = epoch_order(self.length, seed=self._seed, epoch=cut.epoch, shuffle=self._shuffle)
+            order = epoch_order(self._length, seed=self._seed, epoch=cut.epoch, shuffle=self._shuffle)
             self._order = (cut.epoch, order)
         indices: list[int] = self._order[1][cut.start : cut.stop].tolist()
         return indices
@@ -287,6 +287,4 @@ def _loader_class() -> Any:  # noqa: ANN401 - torchdata's is no subclass to mypy
     """torchdata's StatefulDataLoader where it is installed, else torch's loader."""
     if importlib.util.find_spec("torchdata") is None:
         return DataLoader
-    from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: PLC0415 - optional
-
-    return StatefulDataLoader
+    return importlib.import_module("torchdata.stateful_dataloader").StatefulDataLoader

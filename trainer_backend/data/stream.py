@@ -30,8 +30,10 @@ class Stream:
         return self._source.length
 
     def window(self, steps: int, size: int) -> Iterator[Collated]:
-        """The micro-batches of one window: `steps` of `size`, fewer at an epoch's end (tail = step) or
-        at the run's. Nothing at all: the data is over."""
+        """The micro-batches of one window: `steps` of `size`; nothing at all when the data is over.
+
+        Fewer at an epoch's end (tail = step) or at the run's; the last one may be short.
+        """
         if self._tail == "drop":
             yield from self._whole_window(steps, size)
             return
@@ -63,7 +65,7 @@ class Stream:
             dropped += 1
             if start.consumed == 0 or dropped > 2:  # the rest of an epoch may be dropped, a whole one not
                 raise GradaccError(
-                    f"accumulation.tail = drop leaves nothing to train on: an epoch has fewer than N = {steps}"
+                    f"accumulation.tail = drop leaves nothing to train on: an epoch has less than N = {steps}"
                     f" micro-batches of {size}. Use a smaller N or micro-batch, or tail = step."
                 )
 
@@ -89,7 +91,7 @@ def is_iterable(dataset: Any) -> bool:  # noqa: ANN401 - any data set
     )
 
 
-def make_stream(
+def make_stream(  # noqa: PLR0913 - what a recipe says of its data
     dataset: Any,  # noqa: ANN401 - any data set
     collate: Collate,
     *,

@@ -99,4 +99,4 @@ def recompute(module: torch.nn.Module) -> None:
             return forward(*args, **kwargs)
         return checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
-    module.forward = checkpointed  # type: ignore[method-assign]  # state_dict keeps its names this way
+    module.forward = checkpointed  # state_dict keeps its names this way

@@ -168,7 +168,9 @@ def _files(root: Path | None, data: LanguageModelData) -> Iterator[tuple[str, Pa
         raise UsageError(message)
 
 
-def _walk(root: Path, patterns: Iterable[str], left_out: frozenset[str] = frozenset()) -> Iterator[tuple[str, Path]]:
+def _walk(
+    root: Path, patterns: Iterable[str], left_out: frozenset[str] = frozenset()
+) -> Iterator[tuple[str, Path]]:
     patterns = list(patterns)
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if name not in left_out and not name.startswith("."))
@@ -181,11 +183,15 @@ def _walk(root: Path, patterns: Iterable[str], left_out: frozenset[str] = frozen
 def _read(path: Path) -> bytes:
     try:
         if path.stat().st_size > LARGEST_FILE_BYTES:
-            message = f"{path} is larger than 1 GiB; byte by byte, that is not for this kind of task. Split it."
+            message = (
+                f"{path} is larger than 1 GiB; byte by byte, that is not for this kind of task. Split it."
+            )
             raise UsageError(message)
         return path.read_bytes()
     except OSError as error:
-        message = f"{path} cannot be read: {error.strerror}. Check its rights, or leave it out by data.pattern."
+        message = (
+            f"{path} cannot be read: {error.strerror}. Check its rights, or leave it out by data.pattern."
+        )
         raise UsageError(message) from error
 
 
@@ -214,7 +220,8 @@ class GPT(nn.Module):
         x_btc = self.dropout(self.bytes(text_bt) + self.places(places_t))
         for block in self.blocks:
             x_btc = block(x_btc)
-        return functional.linear(self.norm(x_btc), self.bytes.weight)
+        logits_btv: torch.Tensor = functional.linear(self.norm(x_btc), self.bytes.weight)
+        return logits_btv
 
 
 class Block(nn.Module):
@@ -234,7 +241,8 @@ class Block(nn.Module):
     def forward(self, x_btc: torch.Tensor) -> torch.Tensor:
         """(B, T, C) to the same."""
         x_btc = x_btc + self.dropout(self.attention(self.norm_1(x_btc)))
-        return x_btc + self.dropout(self.mlp(self.norm_2(x_btc)))
+        out_btc: torch.Tensor = x_btc + self.dropout(self.mlp(self.norm_2(x_btc)))
+        return out_btc
 
 
 class Attention(nn.Module):
@@ -257,4 +265,5 @@ class Attention(nn.Module):
         mixed = functional.scaled_dot_product_attention(
             q, k, v, is_causal=True, dropout_p=self.drop if self.training else 0.0
         )
-        return self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        out_btc: torch.Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        return out_btc

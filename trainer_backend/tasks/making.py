@@ -80,7 +80,7 @@ def collate_of(task: Task) -> Any:  # noqa: ANN401 - the user's own
 
 def datasets_of(task: Task) -> Datasets:
     """The task's data sets; a mapping or a bare data set will do. Raises UsageError."""
-    found = task.datasets()
+    found: Any = task.datasets()  # the user's own code: it may return anything
     if isinstance(found, Datasets):
         return found
     if isinstance(found, Mapping) and "train" in found:
@@ -94,7 +94,7 @@ def datasets_of(task: Task) -> Datasets:
 
 def model_of(task: Task) -> torch.nn.Module:
     """The task's model. Raises UsageError when it is none."""
-    found = task.model()
+    found: Any = task.model()
     if not isinstance(found, torch.nn.Module):
         message = f"model() returned {type(found).__name__}. It must return a torch.nn.Module."
         raise UsageError(message)

@@ -153,7 +153,7 @@ def _optimizer(config: RunConfig, task: Task, model: torch.nn.Module) -> torch.o
     )
 
 
-def _accumulator(  # noqa: PLR0913, PLR0917 - all of it is handed on
+def _accumulator(  # noqa: PLR0917 - all of it is handed on
     config: RunConfig,
     task: Task,
     model: torch.nn.Module,
@@ -182,9 +182,7 @@ def _accumulator(  # noqa: PLR0913, PLR0917 - all of it is handed on
     )
 
 
-def _rates(
-    config: RunConfig, task: Task, optimizer: torch.optim.Optimizer
-) -> tuple[Settings, list[float]]:
+def _rates(config: RunConfig, task: Task, optimizer: torch.optim.Optimizer) -> tuple[Settings, list[float]]:
     """The first settings, and each group's share of the learning rate.
 
     A task's own optimizer brings its own rate and decay; the recipe's schedule bends them.
@@ -216,7 +214,7 @@ def _evaluation(
         return None
     if dataset is None:
         message = (
-            "evaluation.every_samples is given, but the task has no validation data (or less than one sample)."
+            "evaluation.every_samples is given, but the task has no validation data (or none of one sample)."
             " Give it some, or leave evaluation.every_samples out."
         )
         raise UsageError(message)

@@ -57,7 +57,8 @@ def _started_at() -> float:
     """When this process began: what was asked for before was meant for an earlier attempt."""
     import psutil  # noqa: PLC0415 - 20 ms, and only here
 
-    return min(time.time(), psutil.Process().create_time())
+    created_at: float = psutil.Process().create_time()
+    return min(time.time(), created_at)
 
 
 def _before(run: RunDirectory) -> Before:
@@ -117,4 +118,3 @@ def _train(run: RunDirectory, recipe: Recipe, life: Lifecycle, before: Before, *
 def _last_words(run: RunDirectory, ended: RunEnded) -> str:
     kind = type(ended).__name__.removeprefix("Run").lower()
     return f"{run.id}: {kind} after step {ended.step} ({ended.samples_seen} samples): {ended.reason}"
-

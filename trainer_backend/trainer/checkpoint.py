@@ -77,14 +77,16 @@ def write(folder: Path, step: int, saved: Saved) -> tuple[Path, int]:
         shutil.rmtree(aside, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(beside, ignore_errors=True)
-        message = f"The checkpoint of step {step} could not be written to {folder}: {error}. Is the disk full?"
+        message = (
+            f"The checkpoint of step {step} could not be written to {folder}: {error}. Is the disk full?"
+        )
         raise CheckpointError(message) from error
     return target, size_bytes
 
 
 def _write_tensors(tensors: dict[str, torch.Tensor], path: Path) -> dict[str, str]:
     """Write each tensor once; gives the names that share another's memory (a tied head)."""
-    first: dict[tuple[int, int, torch.Size, tuple[int, ...]], str] = {}
+    first: dict[Any, str] = {}
     aliases: dict[str, str] = {}
     distinct: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
@@ -136,7 +138,9 @@ def read_state(path: Path) -> dict[str, Any]:
         message = f"The checkpoint {path.name} has no readable {STATE}: it is truncated or half copied."
         raise CheckpointError(message) from error
     if state.get("format") != FORMAT:
-        message = f"The checkpoint {path.name} is of format {state.get('format')}; this gradacc reads {FORMAT}."
+        message = (
+            f"The checkpoint {path.name} is of format {state.get('format')}; this gradacc reads {FORMAT}."
+        )
         raise CheckpointError(message)
     return state
 
@@ -196,7 +200,9 @@ def keep_newest(folder: Path, keep: int) -> None:
     for path in list(found(folder).values())[:-keep]:
         shutil.rmtree(path, ignore_errors=True)
     for entry in os.scandir(folder):
-        if _SUPERSEDED.match(entry.name) or (entry.name.startswith(".step-") and entry.name.endswith(".part")):
+        if _SUPERSEDED.match(entry.name) or (
+            entry.name.startswith(".step-") and entry.name.endswith(".part")
+        ):
             shutil.rmtree(entry.path, ignore_errors=True)
 
 

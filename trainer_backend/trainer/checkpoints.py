@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from trainer_backend.config import CheckpointSection
-from trainer_backend.protocol import AnyEvent, CheckpointSaved, PhaseEntered, Warned
+from trainer_backend.protocol import AnyEvent, CheckpointSaved, PhaseEntered, Scalar, Warned
 from trainer_backend.run_directory import RunDirectory
 from trainer_backend.trainer import checkpoint
 from trainer_backend.trainer.assembly import Parts
@@ -20,9 +20,7 @@ from trainer_backend.trainer.settings import KEYS, Settings, settings_of
 class Checkpoints:
     """Saves on window borders, and finds the newest good one."""
 
-    def __init__(
-        self, run: RunDirectory, asked: CheckpointSection, put: Callable[[AnyEvent], None]
-    ) -> None:
+    def __init__(self, run: RunDirectory, asked: CheckpointSection, put: Callable[[AnyEvent], None]) -> None:
         self.run = run
         self._asked = asked
         self._put = put
@@ -63,7 +61,7 @@ class Checkpoints:
         try:
             path, size_bytes = checkpoint.write(folder, engine.step, take_out(engine, standing))
         except CheckpointError as error:
-            values = {"step": engine.step, "reason": str(error), "command_id": command_id}
+            values: dict[str, Scalar] = {"step": engine.step, "reason": str(error), "command_id": command_id}
             self._put(Warned(code="checkpoint-not-saved", values=values))
         else:
             checkpoint.keep_newest(folder, self._asked.keep)
@@ -92,7 +90,7 @@ class Checkpoints:
                 return self._take_up(parts, step, checkpoint.read(path))
             except CheckpointError as error:
                 last = error
-                values = {"step": step, "reason": str(error)}
+                values: dict[str, Scalar] = {"step": step, "reason": str(error)}
                 self._put(Warned(code="checkpoint-damaged", values=values))
         if last is None:
             return None
@@ -131,10 +129,6 @@ def recipe_changes(parts: Parts, standing: Standing) -> Settings:
     """The settings to go on with: the checkpoint's, but for what the recipe says otherwise than then."""
     asked = settings_of(parts.config)
     changed = {
-        field: getattr(asked, field)
-        for field in KEYS
-        if getattr(asked, field) != standing.recipe.get(field)
+        field: getattr(asked, field) for field in KEYS if getattr(asked, field) != standing.recipe.get(field)
     }
     return msgspec.structs.replace(standing.settings, **changed)
-
-

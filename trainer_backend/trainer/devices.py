@@ -27,7 +27,9 @@ def choose_device(asked: str) -> torch.device:
     if device.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if (device.index or 0) >= count:
-            message = f"run.device = {asked}: this torch ({torch.__version__}) sees {count} CUDA devices. {_REMEDY}"
+            message = (
+                f"run.device = {asked}: this torch ({torch.__version__}) sees {count} CUDA devices. {_REMEDY}"
+            )
             raise UsageError(message)
         return torch.device("cuda", device.index or 0)
     if device.type == "mps" and not torch.backends.mps.is_available():

@@ -1,5 +1,7 @@
-"""Validation: sums and weights over (part of) the held-out data, with the averaged weights where there
-are some. It draws from generators of its own, so training goes on as if it had not been."""
+"""Validation: sums and weights over (part of) the held-out data, with the averaged weights if there are.
+
+It draws from generators of its own, so training goes on as if it had not been.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ from typing import Any
 
 import torch
 
+from trainer_backend.data.order import Cut
 from trainer_backend.data.randomness import mixed, seed_all
 from trainer_backend.data.reading import Collate, MapReader
-from trainer_backend.data.order import Cut
 from trainer_backend.data.stream import is_iterable
 from trainer_backend.engine import Accumulator
 from trainer_backend.engine.batches import to_device
@@ -58,17 +60,10 @@ class Evaluation:
         """One pass in batches of `size`, smaller where memory runs out. `between` may raise to end it."""
         started = perf_counter()
         size = size if self._size is None else min(size, self._size)
-        while True:
-            try:
-                sums, samples = self._pass(size, between)
-                break
-            except (RuntimeError, MemoryError) as error:
-                if size == 1 or not is_out_of_memory(error):
-                    raise
-            free(self._accumulator.device)
-            size //= 2
-            self._size = size
-        means = {name: total / weight if weight else math.nan for name, (total, weight) in sums.losses.items()}
+        sums, samples = self._pass_that_fits(size, between)
+        means = {
+            name: total / weight if weight else math.nan for name, (total, weight) in sums.losses.items()
+        }
         metrics = {name: total / weight for name, (total, weight) in sums.metrics.items() if weight}
         if len(means) > 1:
             metrics |= means
@@ -82,6 +77,17 @@ class Evaluation:
             samples=samples,
             duration_s=perf_counter() - started,
         )
+
+    def _pass_that_fits(self, size: int, between: Callable[[], None]) -> tuple[_Sums, int]:
+        while True:
+            try:
+                return self._pass(size, between)
+            except (RuntimeError, MemoryError) as error:
+                if size == 1 or not is_out_of_memory(error):
+                    raise
+            free(self._accumulator.device)
+            size //= 2
+            self._size = size
 
     def _pass(self, size: int, between: Callable[[], None]) -> tuple[_Sums, int]:
         accumulator, sums, seen = self._accumulator, _Sums(), 0

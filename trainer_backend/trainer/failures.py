@@ -1,4 +1,4 @@
-"""From an exception to a `RunFailed`: a sentence, the user's own file and line, the traceback's folded tail."""
+"""From an exception to a `RunFailed`: a sentence, the user's file and line, the traceback folded."""
 
 from __future__ import annotations
 
@@ -9,21 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from trainer_backend.errors import GradaccError, UsageError
-from trainer_backend.protocol import RunFailed, Scalar
+from trainer_backend.protocol import RunFailed
 
 OUR_FOLDER: Final = Path(__file__).resolve().parent.parent
 LONGEST_TRACEBACK: Final = 8_000
 """Characters kept of it."""
 _PLACE: Final = re.compile(r'File "([^"]+)", line (\d+)')
-
-
-class Failure(GradaccError):
-    """A sentence with the code and the values that a reader can make its own words from."""
-
-    def __init__(self, sentence: str, *, code: str, **values: Scalar) -> None:
-        super().__init__(sentence)
-        self.code = code
-        self.values = values
 
 
 def run_failed(error: BaseException, *, step: int, samples_seen: int) -> RunFailed:
@@ -35,7 +26,6 @@ def run_failed(error: BaseException, *, step: int, samples_seen: int) -> RunFail
         samples_seen=samples_seen,
         reason=sentence_of(error),
         code=code_of(error),
-        values=error.values if isinstance(error, Failure) else {},
         where=where(cause),
         traceback=folded(cause) if not own or error.__cause__ is not None else "",
     )

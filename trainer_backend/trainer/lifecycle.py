@@ -1,4 +1,4 @@
-"""An attempt's outer life: the journal's threads before torch, signals, stops during loading, one end. No torch.
+"""An attempt's outer life: signals, stops while it loads, one end. No torch.
 
 Exactly one of RunFinished, RunStopped and RunFailed ends an attempt; a process that dies without one
 leaves a run that is found unlocked, and is shown as interrupted.
@@ -164,4 +164,5 @@ def quietly(call: Callable[[], object]) -> None:
 
 def say(text: str) -> None:
     """A line on standard output; a reader that has gone does not end the run."""
-    quietly(lambda: print(text, flush=True))
+    quietly(lambda: sys.stdout.write(f"{text}\n"))
+    quietly(sys.stdout.flush)

@@ -1,8 +1,8 @@
 """The loop: one optimizer step after the other, until the run ends. Read `Loop.run` downwards.
 
-    border      commands, the schedule of N, what is replayed; waits while paused
-    window      N micro-batches, one update; the learning rate is that of the samples at its end
-    after it    the measurement; evaluation and checkpoint where they are due
+border      commands, the schedule of N, what is replayed; waits while paused
+window      N micro-batches, one update; the learning rate is that of the samples at its end
+after it    the measurement; evaluation and checkpoint where they are due
 """
 
 from __future__ import annotations
@@ -45,11 +45,18 @@ from trainer_backend.trainer.assembly import Parts
 from trainer_backend.trainer.checkpoints import Checkpoints
 from trainer_backend.trainer.evaluation import undisturbed
 from trainer_backend.trainer.replay import CEILING, ENDED, Replay
-from trainer_backend.trainer.settings import FIELDS, KEYS, Settings, differences, with_accumulation, with_value
+from trainer_backend.trainer.settings import (
+    FIELDS,
+    KEYS,
+    Settings,
+    differences,
+    with_accumulation,
+    with_value,
+)
 from trainer_backend.trainer.steering import Pending, Steering, with_pending
 
 
-class StopNow(BaseException):  # noqa: N818 - no error: passes through code that catches Exception
+class StopNow(BaseException):
     """Asked for in the middle of a window, which will be replayed."""
 
 
@@ -207,10 +214,14 @@ class Loop:
                 self._change(after, author, step, always=KEYS["max_grad_norm"])
             case Pause():
                 self._steering.set_paused(paused=True)
-                self._put(Paused(command_id=command.id, step=step - 1, samples_seen=self._engine.samples_seen))
+                self._put(
+                    Paused(command_id=command.id, step=step - 1, samples_seen=self._engine.samples_seen)
+                )
             case Resume():
                 self._steering.set_paused(paused=False)
-                self._put(Resumed(command_id=command.id, step=step - 1, samples_seen=self._engine.samples_seen))
+                self._put(
+                    Resumed(command_id=command.id, step=step - 1, samples_seen=self._engine.samples_seen)
+                )
             case SaveCheckpoint():
                 self._checkpoints.save(self._parts, command_id=command.id)
             case RollBack():
@@ -234,7 +245,9 @@ class Loop:
         apply(self._parts, after)
         self._announce(before, after, author, step, always=always)
 
-    def _announce(self, before: Settings, after: Settings, author: Author, step: int, *, always: str = "") -> None:
+    def _announce(
+        self, before: Settings, after: Settings, author: Author, step: int, *, always: str = ""
+    ) -> None:
         changed = differences(before, after)
         if always:  # every command's effect is a fact, also where it changes nothing
             value = getattr(after, FIELDS[always])

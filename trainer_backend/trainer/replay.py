@@ -72,7 +72,9 @@ def recorded_changes(records: Iterable[Record], *, after_step: int) -> list[Chan
         horizon = _voided_after(record.event)
         if horizon is not None:
             found = {place: change for place, change in found.items() if place[0] <= horizon}
-    return sorted((change for change in found.values() if change.step > after_step), key=lambda change: change.step)
+    return sorted(
+        (change for change in found.values() if change.step > after_step), key=lambda change: change.step
+    )
 
 
 def _change_of(event: AnyEvent) -> Change | None:

@@ -51,8 +51,10 @@ def _model_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def put_back(accumulator: Accumulator, saved: Saved) -> Standing:
-    """Make the run stand where `saved` was taken. Raises CheckpointError; nothing is changed then
-    that a later `put_back` of a good checkpoint does not set."""
+    """Make the run stand where `saved` was taken. Raises CheckpointError.
+
+    Nothing is changed then that a later `put_back` of a good checkpoint does not set.
+    """
     _check_fit(accumulator.model, saved.model)
     accumulator.model.load_state_dict(saved.model)
     parts: dict[str, dict[str, torch.Tensor]] = {"engine": {}, "optimizer": {}, "generator": {}}
@@ -97,9 +99,7 @@ def _generators(device: torch.device) -> dict[str, torch.Tensor]:
     return states
 
 
-def _restore_generators(
-    states: dict[str, torch.Tensor], plain: dict[str, Any], device: torch.device
-) -> None:
+def _restore_generators(states: dict[str, torch.Tensor], plain: dict[str, Any], device: torch.device) -> None:
     torch.set_rng_state(states["cpu"])
     if device.type == "cuda" and "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"], device)

@@ -90,14 +90,14 @@ def with_value(settings: Settings, key: str, value: Scalar) -> Settings:
 
 def differences(before: Settings, after: Settings) -> dict[str, tuple[Scalar, Scalar]]:
     """The recipe's keys of what differs, with both values."""
-    pairs = {
-        key: (getattr(before, field), getattr(after, field)) for field, key in KEYS.items()
-    }
+    pairs = {key: (getattr(before, field), getattr(after, field)) for field, key in KEYS.items()}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def divisible_sizes(effective_batch: int, size: int) -> tuple[int | None, int | None]:
     """The nearest micro-batch sizes below and above `size` that divide the effective batch."""
-    below = next((near for near in range(min(size, effective_batch), 0, -1) if effective_batch % near == 0), None)
+    below = next(
+        (near for near in range(min(size, effective_batch), 0, -1) if effective_batch % near == 0), None
+    )
     above = next((near for near in range(size + 1, effective_batch + 1) if effective_batch % near == 0), None)
     return below, above

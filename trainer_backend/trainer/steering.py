@@ -72,7 +72,7 @@ class Steering:
         *,
         started_at: float,
         checkpoints: Callable[[], list[int]] = list,
-        on_stop: Callable[[StopReason], None] = lambda reason: None,
+        on_stop: Callable[[StopReason], None] = lambda _: None,
     ) -> None:
         self._inbox = inbox
         self._put = put
@@ -193,18 +193,14 @@ class Steering:
         """What a command means now. Raises _Refusal."""
         if "roll-back" in self._pending and not isinstance(command, RollBack):
             raise _Refusal("rolling-back")
-        projected = self._projected(settings)
         match command:
             case SetAccumulation():
-                _check("accumulation.gradient_accumulation_steps", command.steps)
-                if command.scale_beta2 and settings.beta2 is None:
-                    raise _Refusal("no-beta2")
-                if command.scale_ema and settings.ema_decay is None:
-                    raise _Refusal("no-ema")
+                _check_accumulation(command, settings)
             case SetMicroBatchSize():
                 _check("accumulation.micro_batch_size", command.size)
                 if command.keep_effective_batch:
-                    return Pending(command, _steps_that_keep(projected.effective_batch, command.size))
+                    effective_batch = self._projected(settings).effective_batch
+                    return Pending(command, _steps_that_keep(effective_batch, command.size))
             case SetLearningRate():
                 _check("optimizer.learning_rate", command.value)
             case SetMaxGradNorm():
@@ -212,14 +208,17 @@ class Steering:
             case Pause() | Resume():
                 self._check_pause(command)
             case RollBack():
-                steps = self.checkpoints()
-                if not steps or (command.step is not None and command.step not in steps):
-                    raise _Refusal("no-checkpoint", step=command.step)
+                self._check_roll_back(command)
             case SaveCheckpoint() | Stop():
                 pass
             case _:
                 assert_never(command)
         return Pending(command)
+
+    def _check_roll_back(self, command: RollBack) -> None:
+        steps = self.checkpoints()
+        if not steps or (command.step is not None and command.step not in steps):
+            raise _Refusal("no-checkpoint", step=command.step)
 
     def _projected(self, settings: Settings) -> Settings:
         """The settings once the commands that wait have been obeyed."""
@@ -280,6 +279,15 @@ def _check(path: str, value: Scalar) -> None:
     problem = check_value(path, value, SECTIONS[section][name])
     if problem is not None:
         raise _Refusal("out-of-range", key=path, value=value, message=problem.message)
+
+
+def _check_accumulation(command: SetAccumulation, settings: Settings) -> None:
+    """N in its bounds, and companions that there is something to scale for. Raises _Refusal."""
+    _check("accumulation.gradient_accumulation_steps", command.steps)
+    if command.scale_beta2 and settings.beta2 is None:
+        raise _Refusal("no-beta2")
+    if command.scale_ema and settings.ema_decay is None:
+        raise _Refusal("no-ema")
 
 
 def _steps_that_keep(effective_batch: int, size: int) -> int:

@@ -24,7 +24,10 @@ _REACHED: Final[dict[str, tuple[str, float]]] = {
     "throughput": (_MEDIAN.format(column="samples_per_s"), 1.0),
     "validation_loss": ("SELECT loss FROM EvaluationMeasured ORDER BY seq DESC LIMIT 1", 1.0),
     "cost": (
-        "SELECT sum(joules) FROM (SELECT max(energy_joules) AS joules FROM DeviceSampled GROUP BY attempt, device)",
+        (
+            "SELECT sum(joules) FROM"
+            " (SELECT max(energy_joules) AS joules FROM DeviceSampled GROUP BY attempt, device)"
+        ),
         1.0 / JOULES_PER_KWH,
     ),
 }
@@ -46,10 +49,7 @@ def judge(targets: TargetsSection, journal: Path) -> Iterator[Warned]:
     try:
         for key, target in asked.items():
             reached = _reached(reader, key)
-            if reached is None:
-                met = False
-            else:
-                met = reached >= target if key in AT_LEAST else reached <= target
+            met = reached is not None and (reached >= target if key in AT_LEAST else reached <= target)
             code = "target-met" if met else "target-missed"
             yield Warned(code=code, values={"key": f"targets.{key}", "target": target, "reached": reached})
     finally:

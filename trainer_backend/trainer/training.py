@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from trainer_backend.protocol import (
-    Device,
     Event,
     MicroBatchMeasured,
     PhaseEntered,
@@ -141,7 +140,7 @@ class Training:
         )
 
 
-def torch_memory_of(device: torch.device) -> object:
+def torch_memory_of(device: torch.device) -> Callable[[int], TorchMemory] | None:
     """What tells torch's own memory counters; None on a CPU, where torch keeps none."""
     if device.type == "cuda":
 
@@ -165,6 +164,3 @@ def torch_memory_of(device: torch.device) -> object:
 
         return mps
     return None
-
-
-__all__ = ["Device", "Training"]
