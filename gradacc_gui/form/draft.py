@@ -133,7 +133,7 @@ class Draft:
         choice = CHOICE_OF.get(path)
         if choice is not None and self._chosen[choice.key] != path:
             return ABSENT
-        return value_of(self.specs[path], self.text(path))
+        return value_of(self.specs[path], self.text(path)) if path in self.specs else ABSENT
 
     def valid_value(self, path: str) -> Any:  # noqa: ANN401 - plain data
         """A field's value when it alone is right, else None."""
@@ -143,6 +143,11 @@ class Draft:
         if value is ABSENT or spec is None or section is None:
             return None
         return None if check_value(path, value, fields(section)[spec.name]) else value
+
+    def published(self) -> dict[str, Any]:
+        """The [published] table; empty while its lines are wrong."""
+        table = read_table(self.text(PUBLISHED))
+        return table if isinstance(table, dict) else {}
 
     def data(self) -> dict[str, Any]:
         """The whole recipe as plain data, ready for the check."""

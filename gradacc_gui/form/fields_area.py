@@ -121,8 +121,7 @@ class FieldsArea(PanelFlow):
         """Put each sentence beside its field, which is brought onto the page for it."""
         self._faults = faults
         for path in faults:
-            if self.view(path) is None and path != KIND:
-                self.reveal(path)
+            self.reveal(path)
         for view in self.views():
             paths = view.choice.paths if isinstance(view, ChoiceView) else (view.path,)
             view.set_error(next((faults[path] for path in paths if path in faults), ""))
@@ -132,9 +131,7 @@ class FieldsArea(PanelFlow):
         self, draft: Draft, factors: Factors, config: RunConfig | None, notes: Mapping[str, str]
     ) -> None:
         """What the typed values amount to, and what was published, beside the fields."""
-        data = draft.data()
-        table = data.get(PUBLISHED)
-        published = table if isinstance(table, dict) else {}
+        published = draft.published()
         differences = compare(published, draft.specs, _values_here(draft, factors))
         self.published.show_published(published, differences, factors.effective)
         differing = {entry.path: entry for entry in differences if not entry.same}

@@ -66,7 +66,7 @@ class InterpreterPanel(Panel):
         self.box.setAccessibleName(tr("Interpreter"))
         self.box.edited.connect(self._picked)
         self.words = label("", "help", wrap=True)
-        self.mend = button("", clicked=self._mend)
+        self.mend = button(tr("Install…"), clicked=self._mend)
         self.cancel = button(tr("Not now"), clicked=self._forget_asking)
         row = QHBoxLayout()
         row.setSpacing(space(2))

@@ -48,6 +48,7 @@ class FormPage(QWidget):
         super().__init__()
         self.setObjectName("page")
         self.setAcceptDrops(True)
+        self.setMinimumSize(320, 200)  # the two columns' own minimum would never let it become one column
         self.memory = Memory()
         self.desk = RecipeDesk(self.memory)
         self._config: RunConfig | None = None

@@ -28,6 +28,7 @@ class RecipeBar(QWidget):
     def __init__(self, memory: Memory) -> None:
         super().__init__()
         self.setObjectName("page")
+        self.setMinimumWidth(200)  # else its buttons would keep the page from becoming narrow
         self._memory = memory
         self._path: Path | None = None
         self._folder = Path.home()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import Signal
 from PySide6.QtGui import QKeySequence
-from PySide6.QtWidgets import QBoxLayout, QSizePolicy, QWidget
+from PySide6.QtWidgets import QBoxLayout, QVBoxLayout, QWidget
 
 from gradacc_gui.theme import space
 from gradacc_gui.window.parts import button, label, put
@@ -21,8 +21,11 @@ class StartBar(QWidget):
     def __init__(self) -> None:
         super().__init__()
         self.setObjectName("page")
-        self.box = QBoxLayout(QBoxLayout.Direction.TopToBottom, self)
-        self.box.setContentsMargins(0, 0, 0, 0)
+        self.setMinimumWidth(200)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(space(2))
+        self.box = QBoxLayout(QBoxLayout.Direction.TopToBottom)
         self.box.setSpacing(space(2))
         self.look = button("", role="fault", clicked=self.look_clicked.emit)
         self.why = label("", "error", wrap=True)
@@ -33,8 +36,11 @@ class StartBar(QWidget):
         self.start = button(tr("Start"), role="primary", clicked=self.start_clicked.emit)
         self.start.setShortcut(QKeySequence("Ctrl+Return"))
         self.start.setToolTip(tr("Start the run (Ctrl+Return)"))
-        for widget in (self.look, self.why, self.verify, self.start):
-            self.box.addWidget(widget)
+        column.addWidget(self.look)
+        column.addWidget(self.why)
+        column.addLayout(self.box)
+        self.box.addWidget(self.verify)
+        self.box.addWidget(self.start)
         for made in (self.verify, self.start):
             made.setMinimumHeight(34)
         self.say(faults=0, why="")
@@ -57,6 +63,3 @@ class StartBar(QWidget):
         """One row at the page's foot, or a column at its side."""
         direction = QBoxLayout.Direction.LeftToRight if horizontal else QBoxLayout.Direction.TopToBottom
         self.box.setDirection(direction)
-        for made in (self.verify, self.start):
-            policy = QSizePolicy.Policy.Preferred if horizontal else QSizePolicy.Policy.Minimum
-            made.setSizePolicy(policy, QSizePolicy.Policy.Fixed)

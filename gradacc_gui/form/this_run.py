@@ -69,7 +69,7 @@ class ThisRunPanel(Panel):
         return self._numbers[place].text()
 
     def _say_kappa(self, draft: Draft, effective: int | None) -> None:
-        published = effective_batch_of(draft.data().get("published") or {}) if effective else None
+        published = effective_batch_of(draft.published()) if effective else None
         if published and effective:
             sentence = tr("κ = {kappa:.4g}: published with an effective batch of {count:,}.")
             put(self.kappa, sentence.format(kappa=effective / published, count=published))

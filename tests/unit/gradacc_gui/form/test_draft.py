@@ -177,7 +177,7 @@ def test_relative_paths_are_written_out_for_another_folder(draft: Draft, tmp_pat
     """Saved elsewhere, the recipe still finds its data."""
     (tmp_path / "books").mkdir()
     draft.set_text("data.path", "books")
-    assert draft.moved_document()["data"]["path"] == str(tmp_path / "books")  # type: ignore[index]  # a table
+    assert draft.moved_document()["data"]["path"] == str(tmp_path / "books")
 
 
 TEXTS = st.one_of(

@@ -68,9 +68,9 @@ def test_the_length_of_epochs_is_known_only_with_the_data() -> None:
 
 def test_the_parameters_of_the_language_model_are_those_of_the_model() -> None:
     """Counted on the module that is trained."""
-    import torch  # noqa: PLC0415 - of all the form's tests only this one needs it
+    import torch  # of all the form's tests only this one needs it
 
-    from trainer_backend.tasks.language_model import GPT  # noqa: PLC0415 - likewise
+    from trainer_backend.tasks.language_model import GPT
 
     task = LanguageModelTask(context_length=24, layers=3, width=20, heads=5)
     with torch.device("meta"):
