@@ -96,7 +96,6 @@ def assemble(
     optimizer = _optimizer(config, task, model)
     accumulator = _accumulator(config, task, model, optimizer, device, precision, on_micro_batch, on_fact)
     if config.run.compile:
-        put(PhaseEntered(phase="compiling"))
         model.compile()
     settings, ratios = _rates(config, task, optimizer)
     return Parts(

@@ -18,7 +18,7 @@ from trainer_backend.protocol import (
     Warned,
 )
 from trainer_backend.recipe import Recipe, entry_sha256
-from trainer_backend.run_directory import RunDirectory
+from trainer_backend.run_directory import RunDirectory, make_private
 from trainer_backend.trainer import failures
 from trainer_backend.trainer.lifecycle import Lifecycle, StopAskedError, say
 from trainer_backend.trainer.provenance import Commit
@@ -40,6 +40,8 @@ def run_attempt(run: RunDirectory, recipe: Recipe, *, replay: bool = True) -> in
     """
     started_at = _started_at()
     with run.locked():
+        for folder in (run.inbox_path, run.checkpoints_path):  # a copied directory may lack empty ones
+            make_private(folder)
         before = _before(run)
         life = Lifecycle()
         life.steering = Steering(
@@ -91,7 +93,12 @@ def _lived(
 
 
 def _failed(error: BaseException, life: Lifecycle) -> RunFailed:
-    fact = failures.run_failed(error, step=life.progress.step, samples_seen=life.progress.samples_seen)
+    fact = failures.run_failed(
+        error,
+        step=life.progress.step,
+        samples_seen=life.progress.samples_seen,
+        checkpoint_step=life.checkpoint_step(),
+    )
     if not isinstance(error, GradaccError):
         failures.print_whole(error)
     return fact

@@ -17,8 +17,10 @@ LONGEST_TRACEBACK: Final = 8_000
 _PLACE: Final = re.compile(r'File "([^"]+)", line (\d+)')
 
 
-def run_failed(error: BaseException, *, step: int, samples_seen: int) -> RunFailed:
-    """How the journal tells that `error` ended the run."""
+def run_failed(
+    error: BaseException, *, step: int, samples_seen: int, checkpoint_step: int | None = None
+) -> RunFailed:
+    """How the journal tells that `error` ended the run; `checkpoint_step` can be gone back to."""
     own = isinstance(error, GradaccError)
     cause = error.__cause__ if own and error.__cause__ is not None else error
     return RunFailed(
@@ -26,6 +28,7 @@ def run_failed(error: BaseException, *, step: int, samples_seen: int) -> RunFail
         samples_seen=samples_seen,
         reason=sentence_of(error),
         code=code_of(error),
+        values={"checkpoint_step": checkpoint_step},
         where=where(cause),
         traceback=folded(cause) if not own or error.__cause__ is not None else "",
     )

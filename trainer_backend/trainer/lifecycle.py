@@ -59,6 +59,11 @@ class Lifecycle:
         assert self.writer is not None
         self.writer.put(event)
 
+    def checkpoint_step(self) -> int | None:
+        """The newest step that can be gone back to."""
+        steps = self.steering.checkpoints() if self.steering is not None else []
+        return steps[-1] if steps else None
+
     def end(self, fact: RunEnded) -> None:
         """Write the attempt's last fact, and close the journal. Only the first call does."""
         assert self.writer is not None
@@ -68,8 +73,7 @@ class Lifecycle:
             self.steering.end()
         self.writer.put(fact)
         self.writer.close()
-        for timer in self._timers:
-            timer.cancel()
+        self.heard()
 
     # ------------------------------------------------------------------------------- stops
 
@@ -78,11 +82,19 @@ class Lifecycle:
         if self.loading:
             self._wake()
         if reason == "stop-now" or self.loading:
-            timer = threading.Timer(LAST_RESORT_S, self._last_resort, (reason,))
-            timer.name = "gradacc-last-resort"
-            timer.daemon = True
-            self._timers.append(timer)
-            timer.start()
+            self._wait_only_so_long(reason)
+
+    def heard(self) -> None:
+        """The training thread has come to a stop: what it still saves may take its time."""
+        for timer in self._timers:
+            timer.cancel()
+
+    def _wait_only_so_long(self, reason: StopReason) -> None:
+        timer = threading.Timer(LAST_RESORT_S, self._last_resort, (reason,))
+        timer.name = "gradacc-last-resort"
+        timer.daemon = True
+        self._timers.append(timer)
+        timer.start()
 
     def _wake(self) -> None:
         self._waking = True
@@ -124,7 +136,10 @@ class Lifecycle:
         if self._waking:
             self._waking = False
         else:
-            self.steering.stop("stop-now" if self.steering.stopping else "signal")
+            reason: StopReason = "stop-now" if self.steering.stopping else "signal"
+            self.steering.stop(reason)
+            if reason == "stop-now" or self.loading:
+                self._wait_only_so_long(reason)
         if self.loading:
             raise StopAskedError
 

@@ -15,7 +15,7 @@ from typing import assert_never
 
 import msgspec
 
-from trainer_backend.engine import WindowResult, WindowTotals
+from trainer_backend.engine import StepOutOfMemory, WindowResult, WindowTotals
 from trainer_backend.errors import GradaccError
 from trainer_backend.protocol import (
     AccumulationChanged,
@@ -79,6 +79,7 @@ class Loop:
         put: Callable[[AnyEvent], None],
         *,
         replay: Replay,
+        heard: Callable[[], None] = lambda: None,
     ) -> None:
         self._parts = parts
         self._config = parts.config
@@ -88,7 +89,10 @@ class Loop:
         self._steering = steering
         self._put = put
         self._replay = replay
+        self._heard = heard
         self._evaluated_at = -1
+        self._recovered = False
+        self._first_step = parts.accumulator.step + 1
         self._updates_at_epoch = (parts.stream.position.epoch, parts.accumulator.updates)
         self._learning_rate = 0.0
 
@@ -109,9 +113,15 @@ class Loop:
             except StopNow:
                 self._stream.position = border
                 return self._stopped()
+            except StepOutOfMemory:
+                if not self._recover_step():
+                    raise
+                continue
             if result is None:
                 reason = self._data_is_over()
                 break
+            if result.step == self._first_step and self._config.run.compile:
+                self._put(PhaseEntered(phase="training"))
             self._keep_ceiling(result)
             self._evaluate_if_due(result)
             self._checkpoints.save_if_due(self._parts, result.samples)
@@ -225,7 +235,7 @@ class Loop:
             case SaveCheckpoint():
                 self._checkpoints.save(self._parts, command_id=command.id)
             case RollBack():
-                self._roll_back(command, step)
+                self._roll_back(command.step, author)
             case Stop():
                 raise AssertionError("a stop is no setting")
             case _:
@@ -297,23 +307,37 @@ class Loop:
             self._replay.clear()
             self._put(Warned(code=ENDED, values={"step": step}))
 
-    def _roll_back(self, command: RollBack, step: int) -> None:
-        before = self.settings
+    def _roll_back(self, to_step: int | None, author: Author) -> bool:
+        """Stand at an earlier checkpoint again, everything as it was there; False when none is good."""
+        before, from_step = self.settings, self._engine.step
         self._replay.clear()
-        if not self._checkpoints.roll_back(self._parts, command.step):
-            return
+        if not self._checkpoints.roll_back(self._parts, to_step):
+            return False
         engine = self._engine
         self._put(
             RolledBack(
-                command_id=command.id,
-                from_step=step - 1,
+                command_id=author.command_id,
+                from_step=from_step,
                 to_step=engine.step,
                 to_samples=engine.samples_seen,
                 to_tokens=engine.tokens_seen,
             )
         )
-        author = Author(command.asked_by, command.asked_at, command.id)
         self._announce(before, self.settings, author, engine.step + 1)
+        return True
+
+    def _recover_step(self) -> bool:
+        """After an update that ran out of memory half-way: from the last good checkpoint, once.
+
+        From then on the optimizer updates one tensor at a time, which needs no temporary of them all.
+        """
+        if self._recovered or not self._roll_back(None, Author("out-of-memory", time.time())):
+            return False
+        self._recovered = True
+        for group in self._engine.optimizer.param_groups:
+            if "foreach" in group:
+                group["foreach"] = False
+        return True
 
     def _keep_ceiling(self, result: WindowResult) -> None:
         """After an out-of-memory: smaller micro-batches from now on, N so that the batch is kept."""
@@ -366,6 +390,7 @@ class Loop:
 
     def _stopped(self) -> RunStopped:
         reason = self._steering.stopping
+        self._heard()
         self._checkpoints.save(self._parts, unless_saved=True)
         return RunStopped(step=self._engine.step, samples_seen=self._engine.samples_seen, reason=reason)
 

@@ -39,7 +39,9 @@ class Training:
         self._recipe = recipe
         self._life = life
         assert life.steering is not None
+        assert life.writer is not None
         self._steering = life.steering
+        self._put = life.writer.put
         self._checkpoints = Checkpoints(run, recipe.config.checkpoint, life.put)
         self._steering.checkpoints = self._checkpoints.steps
         self._parts: Parts | None = None
@@ -81,8 +83,11 @@ class Training:
         )
         self._sampler.start()
         life.put(self._started(parts, commit))
-        loop = Loop(parts, self._checkpoints, self._steering, life.put, replay=self._replay)
-        life.put(PhaseEntered(phase="training"))
+        loop = Loop(
+            parts, self._checkpoints, self._steering, life.put, replay=self._replay, heard=life.heard
+        )
+        # A model is compiled in its first window; the loop says when that is over.
+        life.put(PhaseEntered(phase="compiling" if self._recipe.config.run.compile else "training"))
         life.loading = False
         self._steering.begin(parts.accumulator.step + 1, parts.settings)
         ended = loop.run()
@@ -106,7 +111,7 @@ class Training:
 
     def _on_micro_batch(self, event: MicroBatchMeasured) -> None:
         """Put a micro-batch's numbers; the one place inside a window where a stop takes hold."""
-        self._life.put(event)
+        self._put(event)
         if self._steering.stopping == "stop-now":
             raise StopNow
 

@@ -1,0 +1,177 @@
+"""Micro-batches from data sets of every kind: in order, from any position, with randomness of their own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import default_collate
+
+from trainer_backend.data.order import Position
+from trainer_backend.data.randomness import seed_all
+from trainer_backend.data.stream import Stream, is_iterable, make_stream
+from trainer_backend.errors import GradaccError
+
+
+class Numbered(torch.utils.data.Dataset[torch.Tensor]):
+    """Each sample: its index, and a number of each generator."""
+
+    def __init__(self, length: int = 23) -> None:
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        drawn = [random.random(), float(np.random.rand()), float(torch.rand(()))]  # noqa: NPY002, S311
+        return torch.tensor([float(index), *drawn], dtype=torch.float64)
+
+
+class Counting(torch.utils.data.IterableDataset[torch.Tensor]):
+    """Numbers from 0; `read` counts what was really read."""
+
+    def __init__(self, length: int = 23) -> None:
+        super().__init__()
+        self.read = 0
+        self._length = length
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for index in range(self._length):
+            self.read += 1
+            yield torch.tensor([float(index), float(torch.rand(()))], dtype=torch.float64)
+
+
+class Stateful(Counting):
+    """The same, and it can take up its place."""
+
+    def __init__(self, length: int = 23) -> None:
+        super().__init__(length)
+        self.place = 0
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        start, self.place = self.place, 0
+        for index in range(start, self._length):
+            self.read += 1
+            self.place = index + 1
+            yield torch.tensor([float(index), float(torch.rand(()))], dtype=torch.float64)
+        self.place = 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Its place."""
+        return {"place": self.place}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Take it up."""
+        self.place = state["place"]
+
+
+def stream_of(dataset: Any, *, workers: int = 0, epochs: int | None = 2, **options: Any) -> Stream:  # noqa: ANN401
+    """A stream over a data set."""
+    given: dict[str, Any] = {
+        "seed": 11, "shuffle": True, "num_workers": workers, "epochs": epochs, "max_samples": None,
+        "tail": "step", "device": torch.device("cpu"),
+    }  # fmt: skip
+    return make_stream(dataset, default_collate, **(given | options))
+
+
+def rows(stream: Stream, *windows: tuple[int, int]) -> list[list[float]]:
+    """All samples of some windows, in order."""
+    found: list[list[float]] = []
+    for steps, size in windows:
+        for batch in stream.window(steps, size):
+            found += batch.batch.tolist()
+    return found
+
+
+def everything(stream: Stream, steps: int = 3, size: int = 2) -> list[list[float]]:
+    """All samples to the end."""
+    found: list[list[float]] = []
+    while more := rows(stream, (steps, size)):
+        found += more
+    stream.close()
+    return found
+
+
+def test_workers_and_sizes_change_no_sample() -> None:
+    """Two workers in micro-batches of 5 give what one process gives in twos: indices and augmentation."""
+    plain = everything(stream_of(Numbered()))
+    assert len(plain) == 46
+    assert [row[0] for row in plain[:23]] != [row[0] for row in plain[23:]]
+    assert everything(stream_of(Numbered(), workers=2), steps=2, size=5) == plain
+    assert everything(stream_of(Numbered()), steps=1, size=23) == plain
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_size_that_changes_between_windows_loses_nothing(workers: int) -> None:
+    """What workers had read ahead in the old size is read again in the new one."""
+    stream = stream_of(Numbered(), workers=workers)
+    found = rows(stream, (2, 2), (3, 4), (1, 3), (2, 1), (4, 2), (9, 7), (9, 7))
+    stream.close()
+    assert found == everything(stream_of(Numbered()))
+
+
+@pytest.mark.parametrize("kind", [Numbered, Counting, Stateful])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_any_position_can_be_taken_up(kind: Any, workers: int) -> None:  # noqa: ANN401 - a class
+    """Saved as JSON in the middle of the second epoch, and gone on from there by another stream."""
+    first = stream_of(kind(), workers=workers)
+    before = rows(first, *([(3, 2)] * 6))
+    saved = msgspec.json.encode(first.saved_position())
+    first.close()
+    second = stream_of(kind(), workers=workers)
+    second.position = msgspec.json.decode(saved, type=Position)
+    assert second.position.epoch == 1
+    assert before + everything(second) == everything(stream_of(kind(), workers=workers))
+
+
+def test_a_data_set_that_knows_its_place_reads_nothing_twice() -> None:
+    """With torchdata its own state is used; without state the samples before are read again."""
+    pytest.importorskip("torchdata")
+    for kind, read in ((Stateful, 23 - 18), (Counting, 23)):
+        first = stream_of(kind(), epochs=1)
+        rows(first, *([(3, 2)] * 3))
+        position = first.saved_position()
+        data = kind()
+        second = stream_of(data, epochs=1)
+        second.position = position
+        everything(second)
+        assert data.read == read
+
+
+def test_reading_leaves_the_trainers_generators_alone() -> None:
+    """Dropout draws the same whether samples are read in this process or by workers."""
+    seed_all(3)
+    expected = (torch.rand(3).tolist(), random.random(), np.random.rand())  # noqa: NPY002, S311
+    for data in (Numbered(), Counting()):
+        stream = stream_of(data)
+        seed_all(3)
+        everything(stream)
+        assert (torch.rand(3).tolist(), random.random(), np.random.rand()) == expected  # noqa: NPY002, S311
+
+
+def test_the_indices_of_a_micro_batch_are_its_samples() -> None:
+    """For facts that name samples."""
+    stream = stream_of(Numbered(), shuffle=True)
+    for batch in stream.window(4, 3):
+        assert list(batch.indices) == [int(row[0]) for row in batch.batch.tolist()]
+        assert batch.samples == len(batch.indices)
+
+
+@pytest.mark.parametrize("data", [Numbered(0), Counting(0)])
+def test_data_without_a_sample_is_a_sentence(data: Any) -> None:  # noqa: ANN401 - any data set
+    """Not an endless search for one."""
+    with pytest.raises(GradaccError, match=r"is empty|no sample"):
+        rows(stream_of(data, epochs=None), (1, 1))
+
+
+def test_what_is_no_data_set_is_a_sentence() -> None:
+    """With its type."""
+    with pytest.raises(GradaccError, match="The training data is int"):
+        is_iterable(5)
+    assert is_iterable(iter([1]))
+    assert not is_iterable([1, 2])
