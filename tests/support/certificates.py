@@ -56,7 +56,12 @@ class MadeTask:
 
 
 def certificate(
-    task: MadeTask, *, engine: Any = None, steps: Sequence[int] = (2, 4), precision: Any = "fp32", samples: int = 12
+    task: MadeTask,
+    *,
+    engine: Any = None,
+    steps: Sequence[int] = (2, 4),
+    precision: Any = "fp32",
+    samples: int = 12,
 ) -> VerifyReport:
     """Certify a made task on the CPU."""
     subject = Subject(

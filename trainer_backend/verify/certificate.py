@@ -23,6 +23,7 @@ from trainer_backend.errors import GradaccError
 from trainer_backend.verify import partitions
 from trainer_backend.verify.compare import Difference, Gradient, compare, ratio
 from trainer_backend.verify.culprits import find_culprits, is_excused, term_difference
+from trainer_backend.verify.detection import model_findings
 from trainer_backend.verify.limits import CANCELLED, Limits
 from trainer_backend.verify.passes import Plain
 from trainer_backend.verify.probe import MakeEngine, Seen, close_enough, run_window, trainers_engine
@@ -87,6 +88,8 @@ def certify(
     say(VerifyProgress(code="reference"))
     truth = Truth(subject)
     _check(truth)
+    seen = model_findings(subject.prototype, micro_batch_size=subject.micro_batch_size)
+    truth.remarks += [remark for remark in seen if not remark.code.startswith("batch-norm")]  # a culprit, if at all
     windows = list(plan(truth, steps))
     judged: list[Judged] = []
     for done, window in enumerate(windows):

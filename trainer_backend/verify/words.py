@@ -201,7 +201,8 @@ REMARKS: Final[dict[str, str]] = {
     "batch-norm": "{layers} BatchNorm layers in train mode see {micro_batch_size} samples at a time.",
     "batch-norm-of-one": "{layers} BatchNorm layers in train mode see a single sample at a time: they cannot "
     "normalise it.",
-    "loss-returns-mean": "The loss calls {function} with reduction='mean'.",
+    "loss-returns-mean": "The loss term {term} returns a mean: half the samples give the same total. Return the sum "
+    "and its weight.",
 }
 
 
