@@ -20,7 +20,7 @@ from string import Template
 from typing import Final, Literal, TypeAlias
 
 import msgspec
-from PySide6.QtCore import QByteArray, QObject, QSize, Qt, Signal, Slot
+from PySide6.QtCore import QByteArray, QEvent, QObject, QSize, Qt, Signal, Slot
 from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication, QIcon, QPainter, QPalette, QPixmap
 from PySide6.QtSvg import QSvgRenderer
 from PySide6.QtWidgets import QApplication, QWidget
@@ -238,9 +238,13 @@ def set_role(widget: QWidget, role: str) -> None:
     if widget.property("role") == role:
         return
     widget.setProperty("role", role)
+    if not widget.testAttribute(Qt.WidgetAttribute.WA_WState_Polished):
+        return  # its first showing will read the role; doing it twice is half of a page's building time
     style = widget.style()
     style.unpolish(widget)
     style.polish(widget)
+    # A frame takes its padding and border from the style only when it is told that the style changed.
+    QApplication.sendEvent(widget, QEvent(QEvent.Type.StyleChange))
     widget.updateGeometry()
 
 

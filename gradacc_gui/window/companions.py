@@ -59,6 +59,7 @@ class CompanionRows(QWidget):
         )
         for box, reason in zip((self.beta2, self.weight_decay, self.ema), reasons, strict=True):
             box.setToolTip(reason)
+            box.setAccessibleName(reason)
             column.addWidget(box)
         self.hide()
 

@@ -87,7 +87,7 @@ def detail(run: Attachment) -> str:
     if (first := first_start(run)) is not None:
         parts.append(tr("since {when}").format(when=day_and_time(first)))
     if run.state in ("running", "paused"):
-        parts.append(tr("goes on when closed"))
+        parts.append(tr("goes on if closed"))
     elif run.state == "loading":
         parts.append(words.phase(run.store.phase) if run.store.phase else tr("Starting…"))
     return " · ".join(parts)

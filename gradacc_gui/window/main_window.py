@@ -50,7 +50,7 @@ TICK_MS: Final = 33
 SLOW_TICKS: Final = 10
 """Logs, notices and the like are looked at about three times a second."""
 LIST_TICKS: Final = 60
-SMALLEST: Final = (1024, 640)
+SMALLEST: Final = (1160, 660)
 DEMO_RECIPE: Final = "recipes/stdlib-gpt.toml"
 
 

@@ -46,6 +46,8 @@ class NPanel(Panel):
         self._live = False
         self._touched = False
         self._previews = False
+        self._asked_for: int | None = None
+        """N of an ask that is still open: it is not asked for twice."""
         self._build_row()
         self.problem = label(role="error", wrap=True)
         self.problem.hide()
@@ -112,6 +114,10 @@ class NPanel(Panel):
 
     def show_ask(self, ask: Ask | None) -> None:
         """How far the last asked N came."""
+        asked_for = _steps_of(ask) if ask is not None and ask.is_open else None
+        if asked_for != self._asked_for:
+            self._asked_for = asked_for
+            self._refresh()
         self.answer.setVisible(ask is not None)
         self._show_hint()
         if ask is None:
@@ -120,10 +126,9 @@ class NPanel(Panel):
             ask.answer
         ]
         set_role(self.answer, role)
-        command = ask.command
-        effective = None
-        if isinstance(command, SetAccumulation) and self._settings is not None:
-            effective = self._settings.micro_batch_size * self._settings.world_size * command.steps
+        steps, effective = _steps_of(ask), None
+        if steps is not None and self._settings is not None:
+            effective = self._settings.micro_batch_size * self._settings.world_size * steps
         put(self.answer, told(ask, effective=effective if ask.answer != "refused" else None))
 
     # ------------------------------------------------------------------ what is typed
@@ -162,7 +167,8 @@ class NPanel(Panel):
         self._preview(wanted)
 
     def _differs(self, wanted: int) -> bool:
-        return self._settings is not None and wanted != self._settings.accumulation_steps
+        now = self._settings.accumulation_steps if self._settings is not None else None
+        return now is not None and wanted != (self._asked_for or now)
 
     def _preview(self, wanted: int | str) -> None:
         if self._settings is None or isinstance(wanted, str) or not self._differs(wanted):
@@ -201,3 +207,8 @@ class NPanel(Panel):
                 scale_ema=choice.ema,
             )
         )
+
+
+def _steps_of(ask: Ask) -> int | None:
+    """N that was asked for."""
+    return ask.command.steps if isinstance(ask.command, SetAccumulation) else None

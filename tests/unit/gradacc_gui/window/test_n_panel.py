@@ -131,3 +131,22 @@ def test_an_ended_run_takes_no_n(qtbot: QtBot, panel: NPanel) -> None:
     assert not panel.edit.isEnabled()
     assert not panel.apply.isEnabled()
     assert not panel.more.isEnabled()
+
+
+def test_an_open_ask_is_not_sent_twice_but_can_be_overtaken(qtbot: QtBot, panel: NPanel) -> None:
+    """Apply waits while the same N is pending; another N, or the old one, may still be asked for."""
+    retype(qtbot, panel, "16")
+    panel.show_ask(Ask(command=SetAccumulation(steps=16)))
+    assert not panel.apply.isEnabled()
+    assert panel.companions.isHidden()
+    retype(qtbot, panel, "8")
+    assert panel.apply.isEnabled()
+    retype(qtbot, panel, "12")
+    assert panel.apply.isEnabled()
+
+
+def test_a_pending_answer_has_air_around_its_words(qtbot: QtBot, panel: NPanel) -> None:
+    """The dashed box is padded, also when the label was hidden before."""
+    panel.show_ask(Ask(command=SetAccumulation(steps=16)))
+    QApplication.processEvents()
+    assert panel.answer.height() >= panel.answer.fontMetrics().height() + 12
