@@ -168,7 +168,8 @@ class ChartGrid(QWidget):
         return (
             tuple(store.revision(kind) for kind in sorted(card.kinds, key=lambda kind: kind.__name__)),
             store.markers.revision, horizon.axis, horizon.x0, horizon.x1, self._smoothing,
-            card.log.isChecked(), card.devicePixelRatioF(), card.view.size(), tuple(lane.zoomed_y for lane in card.view.lanes), store.state, store.phase,
+            card.log.isChecked(), card.devicePixelRatioF(), card.view.size(),
+            tuple(lane.zoomed_y for lane in card.view.lanes), store.state, store.phase,
         )  # fmt: skip
 
     def _draw(self, card: ChartCard) -> None:
@@ -233,7 +234,7 @@ class ChartGrid(QWidget):
         cards = {card.spec.key: card for card in self.cards}
         cards["loss"].set_unit(tr("per {unit}").format(unit=tr(started.loss_unit)))
         names = ", ".join(dict.fromkeys(device.name for device in started.devices))
-        cards["device"].set_unit(names if gpu or not self._device_reason else self._device_reason)
+        cards["device"].set_unit(names if gpu else self._device_reason)
         cards["device"].unit.setToolTip(self._device_reason)
         for card in self.cards:
             card.seen = ()

@@ -225,7 +225,8 @@ class ChartView(pg.GraphicsView):  # type: ignore[misc]  # pyqtgraph ships no ty
             self._draw_levels(painter, lane)
             painter.setPen(Qt.PenStyle.NoPen)
             painter.setBrush(QColor(self.theme.bad))
-            top, bottom = lane.rect.top(), lane.rect.bottom()
+            strip = LABEL_STRIP_PX if self.changes and lane is self.lanes[0] else 0
+            top, bottom = lane.rect.top() + strip, lane.rect.bottom()
             for curve in lane.curves:
                 trace = curve.trace
                 for x in self._spaced(lane, trace.nan_x):

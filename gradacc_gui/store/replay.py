@@ -169,6 +169,10 @@ class Replay:
         if first is not None:
             self._hidden[:] = [known for known in self._hidden if known[0] < first]
             self._hidden.append((first, until - 1))
+            while len(self._n_seqs) > 1 and self._n_seqs[-1] >= first:  # changes that are superseded too
+                self._n_seqs.pop()
+                self._n_values.pop()
+            self._placer.accumulation_steps = self._n_values[-1]
         self._placer.position = self._position_before(until)
         return first
 

@@ -159,7 +159,7 @@ class _Story:
         self.at += 0.2
         yield self.at, self._started()
         if not plan.gpu:
-            yield self.at, Warned(code="no-gpu")
+            yield self.at, Warned(code="nvml-library-missing")
         yield self.at, PhaseEntered(phase="training")
         for step in range(plan.from_step + 1, plan.from_step + plan.steps + 1):
             yield from self._window(step)
