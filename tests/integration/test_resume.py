@@ -17,6 +17,7 @@ from trainer_backend.protocol import (
     RunFailed,
     RunFinished,
     RunStarted,
+    RunStopped,
     SettingChanged,
     Warned,
 )
@@ -98,6 +99,20 @@ def test_a_killed_run_ends_where_the_undisturbed_one_does(
     again = [(c.step, c.after, c.asked_by) for c in events(run, AccumulationChanged, attempt=2)]
     assert again == ([(4, 2, "replay")] if started.from_step < 4 else [])
     assert len(events(run, EvaluationMeasured)) > 3
+
+
+@pytest.mark.parametrize("stop", [{"stop_at": 11}, {"stop_now_at": 11}])
+def test_a_stopped_run_ends_where_the_undisturbed_one_does(
+    tmp_path: Path, reference: Path, stop: dict[str, int]
+) -> None:
+    """After its window, or in the middle of it: what the partial window drew and moved is taken back."""
+    expected = undisturbed(reference)
+    run = make(tmp_path, ask_at=ASK_AT, **stop)
+    assert run_here(run) == 0
+    assert len(events(run, RunStopped)) == 1
+    set_recipe(run, **{f"task.options.{key}": 0 for key in ("ask_at", *stop)})
+    assert run_here(run) == 0
+    assert_same_bits(end_state(run), expected)
 
 
 def test_a_declined_replay_keeps_the_checkpoints_own_settings(tmp_path: Path) -> None:

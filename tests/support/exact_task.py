@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from trainer_backend.inbox import send
-from trainer_backend.protocol import SetAccumulation, SetLearningRate
+from trainer_backend.protocol import AnyCommand, SetAccumulation, SetLearningRate, Stop
 from trainer_backend.tasks import Datasets, LossTerm
 
 
@@ -52,13 +52,23 @@ def die() -> None:
 
 
 class Task:
-    """`kill_loss`, `kill_step`, `kill_saving`: at which call of each to die; 0 is never."""
+    """At which call of the loss to ask or to stop; at which loss, step or save to die; 0 is never."""
 
     def __init__(
-        self, inbox: str, ask_at: int = 0, kill_loss: int = 0, kill_step: int = 0, kill_saving: int = 0
+        self,
+        *,
+        inbox: str,
+        ask_at: int = 0,
+        stop_at: int = 0,
+        stop_now_at: int = 0,
+        kill_loss: int = 0,
+        kill_step: int = 0,
+        kill_saving: int = 0,
     ) -> None:
         self._inbox = Path(inbox)
         self._ask_at = ask_at
+        self._stop_at = stop_at
+        self._stop_now_at = stop_now_at
         self._kill_loss = kill_loss
         self._kill_step = kill_step
         self._kill_saving = kill_saving
@@ -94,16 +104,21 @@ class Task:
         if model.training:
             self._losses += 1
             if self._losses == self._ask_at:
-                self._ask()
+                # Another N and learning rate, from the next window on.
+                self._ask(SetAccumulation(steps=2, learning_rate_rule="sqrt"))
+                self._ask(SetLearningRate(value=0.02))
+            if self._losses == self._stop_at:
+                self._ask(Stop())
+            if self._losses == self._stop_now_at:
+                self._ask(Stop(now=True))
             if self._losses == self._kill_loss:
                 die()
         total = torch.nn.functional.cross_entropy(model(points), classes, reduction="sum")
         return LossTerm(total, len(classes))
 
-    def _ask(self) -> None:
-        """Another N and learning rate from the next window on."""
-        for command in (SetAccumulation(steps=2, learning_rate_rule="sqrt"), SetLearningRate(value=0.02)):
-            sent = send(self._inbox, command)
-            deadline = time.monotonic() + 20
-            while (self._inbox / f"{sent}.json").exists() and time.monotonic() < deadline:
-                time.sleep(0.005)
+    def _ask(self, command: AnyCommand) -> None:
+        """Send a command, and wait until it is answered: its file is taken away."""
+        sent = send(self._inbox, command)
+        deadline = time.monotonic() + 20
+        while (self._inbox / f"{sent}.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.005)

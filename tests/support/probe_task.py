@@ -62,6 +62,7 @@ class Task:
     """What it can be made to do, all from 1.
 
     `at`: the micro-batch inside which `command` is sent and answered. `fail_at`: the one that raises.
+    `largest`: samples that memory holds.
     `nan_at`: the sample whose loss is NaN, each time.
     """
 
@@ -76,6 +77,7 @@ class Task:
         value: int = 0,
         inbox: str = "",
         fail_at: int = 0,
+        largest: int = 0,
         nan_at: int = 0,
     ) -> None:
         self._data = Stream(length) if iterable else Powers(length)
@@ -85,6 +87,7 @@ class Task:
         self._value = value
         self._inbox = inbox
         self._fail_at = fail_at
+        self._largest = largest
         self._nan_at = nan_at
         self._count = 0
 
@@ -103,6 +106,8 @@ class Task:
             time.sleep(self._duration_s)
             if self._count == self._at:
                 self._ask()
+            if self._largest and len(batch) > self._largest:
+                raise torch.OutOfMemoryError("the probe has no more memory")
             if self._count == self._fail_at:
                 raise ValueError("the probe fails here")
         total = -model(batch).sum()

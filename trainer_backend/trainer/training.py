@@ -83,9 +83,7 @@ class Training:
         )
         self._sampler.start()
         life.put(self._started(parts, commit))
-        loop = Loop(
-            parts, self._checkpoints, self._steering, life.put, replay=self._replay, heard=life.heard
-        )
+        loop = Loop(parts, self._checkpoints, self._steering, life.put, replay=self._replay, heard=life.heard)
         # A model is compiled in its first window; the loop says when that is over.
         life.put(PhaseEntered(phase="compiling" if self._recipe.config.run.compile else "training"))
         life.loading = False

@@ -70,7 +70,7 @@ class Stateful(Counting):
         self.place = state["place"]
 
 
-def stream_of(dataset: Any, *, workers: int = 0, epochs: int | None = 2, **options: Any) -> Stream:  # noqa: ANN401
+def stream_of(dataset: Any, *, workers: int = 0, epochs: int | None = 2, **options: Any) -> Stream:
     """A stream over a data set."""
     given: dict[str, Any] = {
         "seed": 11, "shuffle": True, "num_workers": workers, "epochs": epochs, "max_samples": None,
@@ -117,7 +117,7 @@ def test_a_size_that_changes_between_windows_loses_nothing(workers: int) -> None
 
 @pytest.mark.parametrize("kind", [Numbered, Counting, Stateful])
 @pytest.mark.parametrize("workers", [0, 1])
-def test_any_position_can_be_taken_up(kind: Any, workers: int) -> None:  # noqa: ANN401 - a class
+def test_any_position_can_be_taken_up(kind: Any, workers: int) -> None:
     """Saved as JSON in the middle of the second epoch, and gone on from there by another stream."""
     first = stream_of(kind(), workers=workers)
     before = rows(first, *([(3, 2)] * 6))
@@ -163,7 +163,7 @@ def test_the_indices_of_a_micro_batch_are_its_samples() -> None:
 
 
 @pytest.mark.parametrize("data", [Numbered(0), Counting(0)])
-def test_data_without_a_sample_is_a_sentence(data: Any) -> None:  # noqa: ANN401 - any data set
+def test_data_without_a_sample_is_a_sentence(data: Any) -> None:
     """Not an endless search for one."""
     with pytest.raises(GradaccError, match=r"is empty|no sample"):
         rows(stream_of(data, epochs=None), (1, 1))
