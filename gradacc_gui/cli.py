@@ -69,7 +69,8 @@ def _add_running(command: Any) -> None:  # noqa: ANN401 - a function of the pars
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="change the recipe for this run, such as accumulation.micro_batch_size=4; may be repeated",
+        help="change the recipe for this run, such as accumulation.micro_batch_size=4; KEY= takes a key away;"
+        " may be repeated",
     )
     _add_start_options(run)
 

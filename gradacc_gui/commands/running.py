@@ -21,7 +21,7 @@ from gradacc_gui.session.following import POLL_S, Follower, ask, head
 from gradacc_gui.session.launch import Died, Launch, start
 from gradacc_gui.session.preparing import new_run
 from gradacc_gui.session.runs import RunState, summarise
-from gradacc_gui.session.stopping import Act, Ladder, perform
+from gradacc_gui.session.stopping import Act, Ladder, Rung, perform
 from trainer_backend.errors import GradaccError, RunDirectoryError, UsageError
 from trainer_backend.protocol import CommandAccepted, CommandRefused, Resume, RunFailed
 from trainer_backend.recipe import parse_setting, read_document, recipe_from_document, set_value
@@ -44,7 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
     document = read_document(path)
     for setting in arguments.set:
         key, value = parse_setting(setting)
-        set_value(document, key, value)
+        # KEY= takes the key away, so that run.max_samples may take the place of the recipe's run.epochs.
+        set_value(document, key, None if value == "" and setting.endswith("=") else value)
     recipe = recipe_from_document(document, folder=path.absolute().parent, where=str(path))
     interpreter = ready_interpreter(arguments)
     directory = new_run(recipe, path)
@@ -144,7 +145,8 @@ class _Watch:
 
     def _climb(self) -> None:
         now = time.monotonic()
-        self._ladder, act = self._ladder.force(now) if self._ladder.since else self._ladder.ask(now)
+        first = self._ladder.rung is Rung.RUNNING
+        self._ladder, act = self._ladder.ask(now) if first else self._ladder.force(now)
         if act is None:
             return
         print(SAYS[act], file=sys.stderr)
