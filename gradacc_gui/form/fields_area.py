@@ -77,10 +77,12 @@ class FieldsArea(PanelFlow):
         panels = []
         for panel in self.panels:
             specs = tuple(fields_of(panel.arrangement, draft.kind))
-            panel.set_specs(specs, lambda path: applies(path, draft.text))
-            rare = panel.rare_paths()
-            panel.bring(path for path in rare if not self._says_default(draft, path))
-            panels.append((panel, len(specs) - len(rare)))
+            panel.set_specs(
+                specs,
+                lambda path: applies(path, draft.text),
+                lambda path: not self._says_default(draft, path),
+            )
+            panels.append((panel, len(specs) - len(panel.rare_paths())))
         for view in self.views():
             if view is not self.kind:
                 self._show_text(view, draft)

@@ -63,14 +63,20 @@ class SectionPanel(QFrame):
         """A widget that stands before all fields."""
         self._leading.append(widget)
 
-    def set_specs(self, specs: Iterable[FieldSpec], applies: Callable[[str], bool]) -> None:
-        """The fields of the present kind; views of fields that are gone go with them."""
+    def set_specs(
+        self, specs: Iterable[FieldSpec], applies: Callable[[str], bool], brought: Callable[[str], bool]
+    ) -> None:
+        """The fields of the present kind; views of fields that are gone go with them.
+
+        `brought` tells which rare fields are shown though *More* is closed.
+        """
         self._specs, self._applies = tuple(specs), applies
         kept = {spec.path: spec for spec in self._specs}
         for path, view in list(self._views.items()):
             if path not in kept or (view.spec.path == path and kept[path] != view.spec):
                 self._views.pop(path).deleteLater()
                 view.hide()
+        self._brought = {path for path in self.rare_paths() if brought(path)}
         self.arrange()
 
     def view(self, path: str) -> FieldView | None:
@@ -95,11 +101,6 @@ class SectionPanel(QFrame):
             self._brought.add(path)
             self.arrange()
         return self._views[path]
-
-    def bring(self, paths: Iterable[str]) -> None:
-        """Show these rare fields, and no others, while *More* is closed."""
-        self._brought = set(paths)
-        self.arrange()
 
     # ------------------------------------------------------------------ more and less
 
@@ -151,7 +152,8 @@ class SectionPanel(QFrame):
             self._grid.addWidget(cell, place // columns, place % columns, 1, span)
             place += span
         for view in self._views.values():
-            view.setVisible(view in cells)
+            if view.isHidden() == (view in cells):
+                view.setVisible(view in cells)
         self._keep_tab_order(cells)
 
     def _keep_tab_order(self, cells: list[QWidget]) -> None:
