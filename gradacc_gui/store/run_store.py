@@ -49,8 +49,8 @@ from trainer_backend.run_directory import RunDirectory
 
 TAIL_EVENTS: Final = 100_000
 """A run is opened at so many newest events; what lies before comes from roll-ups."""
-READ_EVENTS: Final = 2_000
-"""Events of one read: about 4 ms, read and applied."""
+READ_EVENTS: Final = 1_000
+"""Events of one read: about 3 ms, read and applied."""
 LOCK_INTERVAL_S: Final = 0.5
 OVERVIEW_ENTRIES: Final = 32_768
 """The finest roll-up level with at most so many buckets is the overview."""
