@@ -52,7 +52,7 @@ def _run(target: str, settings: list[str], *, replay: bool) -> int:
     from trainer_backend import recipe as recipes  # noqa: PLC0415
     from trainer_backend.run_directory import RunDirectory, find_run  # noqa: PLC0415
     from trainer_backend.trainer.attempt import run_attempt  # noqa: PLC0415
-    from trainer_backend.trainer.lifecycle import exit_soon, say  # noqa: PLC0415
+    from trainer_backend.trainer.lifecycle import say  # noqa: PLC0415
 
     path = Path(target).expanduser()
     if path.is_file() or (path.suffix == ".toml" and not path.is_dir()):
@@ -70,9 +70,7 @@ def _run(target: str, settings: list[str], *, replay: bool) -> int:
             with run.locked():  # not under a trainer that is alive
                 recipes.save_recipe(recipe.document, run.recipe_path)
     say(f"{run.id}: {run.path}")
-    code = run_attempt(run, recipe, replay=replay)
-    exit_soon(code)
-    return code
+    return run_attempt(run, recipe, replay=replay)
 
 
 def _with_settings(recipe: Recipe, settings: list[str], where: str) -> Recipe:
@@ -89,4 +87,8 @@ def _with_settings(recipe: Recipe, settings: list[str], where: str) -> Recipe:
 if __name__ == "__main__":
     if sys.stderr is not None:
         faulthandler.enable()
-    sys.exit(main())
+    code = main()
+    from trainer_backend.trainer.lifecycle import exit_soon
+
+    exit_soon(code)
+    sys.exit(code)

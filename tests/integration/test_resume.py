@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -117,10 +118,12 @@ def test_a_stopped_run_ends_where_the_undisturbed_one_does(
 
 def test_a_declined_replay_keeps_the_checkpoints_own_settings(tmp_path: Path) -> None:
     """Without replay the run goes on under the N that the checkpoint has."""
-    run = make(tmp_path, {"data": {"num_workers": 0}}, ask_at=ASK_AT, kill_loss=11)
-    with Trainer(run) as trainer:
-        assert trainer.wait() == -9
-    set_recipe(run, **{"task.options.ask_at": 0, "task.options.kill_loss": 0})
+    run = make(tmp_path, {"data": {"num_workers": 0}}, ask_at=ASK_AT, stop_at=11)
+    assert run_here(run) == 0
+    for step, path in checkpoint.found(run.checkpoints_path).items():
+        if step > 2:  # as if the run had been killed before they were saved
+            shutil.rmtree(path)
+    set_recipe(run, **{"task.options.ask_at": 0, "task.options.stop_at": 0})
     assert run_here(run, replay=False) == 0
     assert events(run, AccumulationChanged, attempt=2) == []
     assert events(run, SettingChanged, attempt=2) == []

@@ -209,7 +209,7 @@ def test_a_resumed_run_keeps_the_sequence_of_samples_under_another_n(tmp_path: P
     assert run_here(run) == 0
     assert digits(run) == [1111, 1111_0000, 111_0000_0000, 100_000_000_011]
     (change,) = events(run, AccumulationChanged)
-    assert (change.step, change.before, change.after) == (3, 4, 3)
+    assert (change.step, change.before, change.after, change.asked_by) == (3, 4, 3, "recipe")
 
 
 def test_a_stop_now_leaves_the_open_window_to_be_replayed(tmp_path: Path) -> None:

@@ -25,7 +25,17 @@ CLASSES: Final[dict[str, tuple[str, str]]] = {
     "segmentation": ("trainer_backend.tasks.vision.segmentation", "Segmentation"),
 }
 """Where the built-in kinds live: class(task section, data section, *, what it takes of `_offered`)."""
-OPTIONAL: Final = ("collate", "weights", "split", "optimizer", "evaluate", "count", "artifacts", "export")
+OPTIONAL: Final = (
+    "collate",
+    "weights",
+    "split",
+    "optimizer",
+    "evaluate",
+    "summarize",
+    "count",
+    "artifacts",
+    "export",
+)
 
 
 def make_task(recipe: Recipe, warn: Warn) -> Task:

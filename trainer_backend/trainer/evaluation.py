@@ -51,6 +51,7 @@ class Evaluation:
         self._collate: Collate = collate_of(task)
         self._count = batch_counter(task)
         self._metrics = method(task, "evaluate")
+        self._summarize = method(task, "summarize")
         self._seed = mixed(seed, _EVALUATION)
         self._precision = precision
         self._max_samples = max_samples
@@ -67,6 +68,8 @@ class Evaluation:
         metrics = {name: total / weight for name, (total, weight) in sums.metrics.items() if weight}
         if len(means) > 1:
             metrics |= means
+        if self._summarize is not None:
+            metrics = self._summarize(metrics)
         accumulator = self._accumulator
         return EvaluationMeasured(
             step=accumulator.step,

@@ -299,7 +299,7 @@ class Loop:
                 self._engine.micro_batch_ceiling = change.after
             else:
                 after = with_value(self.settings, change.key, change.after)
-                self._change(after, Author("replay", time.time()), step)
+                self._change(after, Author(change.asked_by, time.time()), step)
 
     def _leave_replay(self, step: int) -> None:
         """A new wish: from here on the windows are others than those that were recorded."""

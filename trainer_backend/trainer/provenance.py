@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 import subprocess
 import sys
@@ -14,6 +13,8 @@ import trainer_backend
 
 def versions(*packages: str) -> dict[str, str]:
     """Versions of Python, gradacc and these packages; one that is not installed is left out."""
+    import importlib.metadata  # noqa: PLC0415 - it brings all of `email`, before the first fact
+
     found = {"python": platform.python_version(), "gradacc": trainer_backend.__version__}
     for package in packages:
         module = sys.modules.get(package)

@@ -39,6 +39,7 @@ class Change(msgspec.Struct, frozen=True):
     step: int
     key: str
     after: Scalar
+    asked_by: str = "replay"
 
 
 class Replay:

@@ -66,9 +66,11 @@ class Training:
         changes = recorded_changes(recorded, after_step=step)
         asked = parts.settings if standing is None else recipe_changes(parts, standing)
         wanted = [
-            Change(step + 1, key, after) for key, (_, after) in differences(parts.settings, asked).items()
+            Change(step + 1, key, after, asked_by="recipe")
+            for key, (_, after) in differences(parts.settings, asked).items()
         ]
-        again = all(change in changes for change in wanted)
+        recorded_ones = {(change.step, change.key, change.after) for change in changes}
+        again = all((change.step, change.key, change.after) in recorded_ones for change in wanted)
         if not replay or not again:
             if changes:
                 self._life.put(Warned(code=DECLINED, values={"step": step + 1, "changes": len(changes)}))

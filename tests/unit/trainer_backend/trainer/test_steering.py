@@ -45,7 +45,7 @@ class Desk:
         self.said: list[AnyEvent] = []
         self.folder = folder / "inbox"
         self.folder.mkdir()
-        self.steering = Steering(Inbox(self.folder), self.said.append, started_at=time.time() - 5)
+        self.steering = Steering(Inbox(self.folder), self.said.append, started_at=time.time() - 3600)
         self.steering.checkpoints = lambda: [10, 20]
 
     def ask(self, *commands: AnyCommand) -> list[str]:
@@ -197,7 +197,7 @@ def test_while_loading_only_a_stop_is_answered(tmp_path: Path) -> None:
 def test_stale_and_malformed_files_are_refused_and_removed(desk: Desk) -> None:
     """So is a file that is no command."""
     (desk.folder / "x.json").write_text('{"type": "SetAccumulation", "steps": "two"}', encoding="utf-8")
-    assert sorted(desk.ask(SetAccumulation(steps=2, asked_at=time.time() - 3600))) == ["malformed", "stale"]
+    assert sorted(desk.ask(SetAccumulation(steps=2, asked_at=time.time() - 7200))) == ["malformed", "stale"]
     assert list(desk.folder.iterdir()) == []
 
 
