@@ -7,65 +7,32 @@ after it    the measurement; evaluation and checkpoint where they are due
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from itertools import chain
 from time import perf_counter
-from typing import assert_never
-
-import msgspec
 
 from trainer_backend.engine import StepOutOfMemory, WindowResult, WindowTotals
 from trainer_backend.errors import GradaccError
 from trainer_backend.protocol import (
-    AccumulationChanged,
     AnyEvent,
     ArtifactSaved,
     OptimizerStepMeasured,
-    Pause,
-    Paused,
     PhaseEntered,
-    Resume,
-    Resumed,
-    RollBack,
-    RolledBack,
     RunFinished,
     RunStopped,
-    SaveCheckpoint,
-    SetAccumulation,
-    SetLearningRate,
-    SetMaxGradNorm,
-    SetMicroBatchSize,
-    SettingChanged,
-    Stop,
-    Warned,
 )
 from trainer_backend.tasks.making import method
 from trainer_backend.trainer.assembly import Parts
+from trainer_backend.trainer.border import Border
 from trainer_backend.trainer.checkpoints import Checkpoints
 from trainer_backend.trainer.evaluation import undisturbed
-from trainer_backend.trainer.replay import CEILING, ENDED, Replay
-from trainer_backend.trainer.settings import (
-    FIELDS,
-    KEYS,
-    Settings,
-    differences,
-    with_accumulation,
-    with_value,
-)
-from trainer_backend.trainer.steering import Pending, Steering, with_pending
+from trainer_backend.trainer.replay import Replay
+from trainer_backend.trainer.settings import Settings
+from trainer_backend.trainer.steering import Steering
 
 
 class StopNow(BaseException):
     """Asked for in the middle of a window, which will be replayed."""
-
-
-class Author(msgspec.Struct, frozen=True):
-    """Who or what changes a setting."""
-
-    name: str
-    asked_at: float
-    command_id: str | None = None
 
 
 class Loop:
@@ -88,10 +55,9 @@ class Loop:
         self._checkpoints = checkpoints
         self._steering = steering
         self._put = put
-        self._replay = replay
+        self._border = Border(parts, checkpoints, steering, put, replay=replay)
         self._heard = heard
         self._evaluated_at = -1
-        self._recovered = False
         self._first_step = parts.accumulator.step + 1
         self._updates_at_epoch = (parts.stream.position.epoch, parts.accumulator.updates)
         self._learning_rate = 0.0
@@ -104,17 +70,17 @@ class Loop:
     def run(self) -> RunFinished | RunStopped:
         """Train to the run's end, or until asked to stop."""
         while (reason := self._end()) is None:
-            self._border()
+            self._border.cross()
             if self._steering.stopping:
                 return self._stopped()
-            border = self._stream.position
+            start = self._stream.position
             try:
                 result = self._window(self.settings.accumulation_steps, self.settings.micro_batch_size)
             except StopNow:
-                self._stream.position = border
+                self._stream.position = start
                 return self._stopped()
             except StepOutOfMemory:
-                if not self._recover_step():
+                if not self._border.recover_step():
                     raise
                 continue
             if result is None:
@@ -122,7 +88,7 @@ class Loop:
                 break
             if result.step == self._first_step and self._config.run.compile:
                 self._put(PhaseEntered(phase="training"))
-            self._keep_ceiling(result)
+            self._border.keep_ceiling(result)
             self._evaluate_if_due(result)
             self._checkpoints.save_if_due(self._parts, result.samples)
         return self._finished(reason)
@@ -191,165 +157,6 @@ class Loop:
     def _data_is_over(self) -> str:
         return "epochs" if self._config.run.max_samples is None else "max_samples"
 
-    # -------------------------------------------------------------------------- the border
-
-    def _border(self) -> None:
-        """Obey what was asked, and wait while paused; the next window's number is settled here."""
-        step = self._engine.step + 1
-        self._replay_changes(step)
-        self._follow_schedule(step)
-        while not self._steering.start_window(step, self.settings):
-            for pending in self._steering.take(step, self.settings):
-                self._obey(pending, step)
-                step = self._engine.step + 1
-            if self._steering.stopping:
-                return
-
-    def _obey(self, pending: Pending, step: int) -> None:
-        command = pending.command
-        author = Author(command.asked_by, command.asked_at, command.id)
-        match command:
-            case SetAccumulation():
-                after = with_accumulation(self.settings, command)
-                self._change(after, author, step, always=KEYS["accumulation_steps"])
-            case SetMicroBatchSize():
-                self._allow(command.size)
-                after = with_pending(self.settings, pending)
-                self._change(after, author, step, always=KEYS["micro_batch_size"])
-            case SetLearningRate():
-                after = msgspec.structs.replace(self.settings, learning_rate=command.value)
-                self._change(after, author, step, always=KEYS["learning_rate"])
-            case SetMaxGradNorm():
-                after = msgspec.structs.replace(self.settings, max_grad_norm=command.value)
-                self._change(after, author, step, always=KEYS["max_grad_norm"])
-            case Pause():
-                self._steering.set_paused(paused=True)
-                self._put(
-                    Paused(command_id=command.id, step=step - 1, samples_seen=self._engine.samples_seen)
-                )
-            case Resume():
-                self._steering.set_paused(paused=False)
-                self._put(
-                    Resumed(command_id=command.id, step=step - 1, samples_seen=self._engine.samples_seen)
-                )
-            case SaveCheckpoint():
-                self._checkpoints.save(self._parts, command_id=command.id)
-            case RollBack():
-                self._roll_back(command.step, author)
-            case Stop():
-                raise AssertionError("a stop is no setting")
-            case _:
-                assert_never(command)
-
-    def _allow(self, size: int) -> None:
-        """A person asks for larger micro-batches again after an out-of-memory: try them."""
-        ceiling = self._engine.micro_batch_ceiling
-        if ceiling is not None and size > ceiling:
-            self._engine.micro_batch_ceiling = None
-
-    def _change(self, after: Settings, author: Author, step: int, *, always: str = "") -> None:
-        """Make `after` the settings from window `step` on, and say what changed; `always`, this key."""
-        if author.command_id is not None:
-            self._leave_replay(step)
-        before = self.settings
-        apply(self._parts, after)
-        self._announce(before, after, author, step, always=always)
-
-    def _announce(
-        self, before: Settings, after: Settings, author: Author, step: int, *, always: str = ""
-    ) -> None:
-        changed = differences(before, after)
-        if always:  # every command's effect is a fact, also where it changes nothing
-            value = getattr(after, FIELDS[always])
-            changed = {always: (value, value)} | changed
-        for key, (old, new) in changed.items():
-            if key == KEYS["accumulation_steps"]:
-                assert isinstance(old, int)
-                assert isinstance(new, int)
-                self._put(
-                    AccumulationChanged(
-                        command_id=author.command_id, step=step, before=old, after=new,
-                        asked_by=author.name, asked_at=author.asked_at,
-                    )
-                )  # fmt: skip
-            else:
-                self._put(
-                    SettingChanged(
-                        command_id=author.command_id, step=step, key=key, before=old, after=new,
-                        asked_by=author.name, asked_at=author.asked_at,
-                    )
-                )  # fmt: skip
-
-    def _follow_schedule(self, step: int) -> None:
-        """The recipe's schedule of N, by samples consumed."""
-        points = self._config.accumulation.schedule
-        reached = self.settings.schedule_points
-        while reached < len(points) and points[reached].from_sample <= self._engine.samples_seen:
-            after = msgspec.structs.replace(
-                self.settings, accumulation_steps=points[reached].steps, schedule_points=reached + 1
-            )
-            self._change(after, Author("schedule", time.time()), step)
-            reached += 1
-
-    def _replay_changes(self, step: int) -> None:
-        """What was changed here before the run was interrupted."""
-        for change in self._replay.take(step):
-            if change.key == CEILING:
-                assert isinstance(change.after, int)
-                self._engine.micro_batch_ceiling = change.after
-            else:
-                after = with_value(self.settings, change.key, change.after)
-                self._change(after, Author(change.asked_by, time.time()), step)
-
-    def _leave_replay(self, step: int) -> None:
-        """A new wish: from here on the windows are others than those that were recorded."""
-        if self._replay:
-            self._replay.clear()
-            self._put(Warned(code=ENDED, values={"step": step}))
-
-    def _roll_back(self, to_step: int | None, author: Author) -> bool:
-        """Stand at an earlier checkpoint again, everything as it was there; False when none is good."""
-        before, from_step = self.settings, self._engine.step
-        self._replay.clear()
-        if not self._checkpoints.roll_back(self._parts, to_step):
-            return False
-        engine = self._engine
-        self._put(
-            RolledBack(
-                command_id=author.command_id,
-                from_step=from_step,
-                to_step=engine.step,
-                to_samples=engine.samples_seen,
-                to_tokens=engine.tokens_seen,
-            )
-        )
-        self._announce(before, self.settings, author, engine.step + 1)
-        return True
-
-    def _recover_step(self) -> bool:
-        """After an update that ran out of memory half-way: from the last good checkpoint, once.
-
-        From then on the optimizer updates one tensor at a time, which needs no temporary of them all.
-        """
-        if self._recovered or not self._roll_back(None, Author("out-of-memory", time.time())):
-            return False
-        self._recovered = True
-        for group in self._engine.optimizer.param_groups:
-            if "foreach" in group:
-                group["foreach"] = False
-        return True
-
-    def _keep_ceiling(self, result: WindowResult) -> None:
-        """After an out-of-memory: smaller micro-batches from now on, N so that the batch is kept."""
-        if not result.out_of_memory:
-            return
-        size, settings = result.out_of_memory[-1].micro_batch_size, self.settings
-        if size < settings.micro_batch_size and settings.effective_batch % size == 0:
-            after = msgspec.structs.replace(
-                settings, micro_batch_size=size, accumulation_steps=settings.effective_batch // size
-            )
-            self._change(after, Author("out-of-memory", time.time()), result.step + 1)
-
     # ------------------------------------------------------------------- what else is due
 
     def _evaluate_if_due(self, result: WindowResult) -> None:
@@ -360,7 +167,7 @@ class Loop:
     def _evaluate(self) -> None:
         """Measure, unless a stop is asked for meanwhile."""
         evaluation = self._parts.evaluation
-        if evaluation is None or self._evaluated_at == self._engine.step:
+        if evaluation is None:
             return
         self._put(PhaseEntered(phase="evaluating"))
         try:
@@ -395,7 +202,8 @@ class Loop:
         return RunStopped(step=self._engine.step, samples_seen=self._engine.samples_seen, reason=reason)
 
     def _finished(self, reason: str) -> RunFinished:
-        self._evaluate()
+        if self._evaluated_at != self._engine.step:
+            self._evaluate()
         self._checkpoints.save(self._parts, unless_saved=True)
         self._export()
         return RunFinished(step=self._engine.step, samples_seen=self._engine.samples_seen, reason=reason)
@@ -411,17 +219,3 @@ class Loop:
 def crossed(every: int, before: int, after: int) -> bool:
     """Whether a multiple of `every` lies in (before, after]."""
     return after // every > before // every
-
-
-def apply(parts: Parts, after: Settings) -> None:
-    """Bring settings to the engine and the optimizer."""
-    before, engine = parts.settings, parts.accumulator
-    parts.settings = after
-    engine.max_grad_norm = after.max_grad_norm
-    if after.ema_decay is not None and engine.ema_decay is not None:
-        engine.ema_decay = after.ema_decay
-    for group in engine.optimizer.param_groups:
-        if after.beta2 is not None and "betas" in group:
-            group["betas"] = (group["betas"][0], after.beta2)
-        if before.weight_decay and after.weight_decay != before.weight_decay:
-            group["weight_decay"] *= after.weight_decay / before.weight_decay

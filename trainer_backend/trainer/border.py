@@ -1,0 +1,250 @@
+"""The border between two windows: the only place where a setting changes.
+
+What is replayed, the recipe's schedule of N, and commands, in this order; each change is applied and told.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import assert_never
+
+import msgspec
+
+from trainer_backend.engine import WindowResult
+from trainer_backend.protocol import (
+    AccumulationChanged,
+    AnyEvent,
+    Pause,
+    Paused,
+    Resume,
+    Resumed,
+    RollBack,
+    RolledBack,
+    SaveCheckpoint,
+    SetAccumulation,
+    SetLearningRate,
+    SetMaxGradNorm,
+    SetMicroBatchSize,
+    SettingChanged,
+    Stop,
+    Warned,
+)
+from trainer_backend.trainer.assembly import Parts
+from trainer_backend.trainer.checkpoints import Checkpoints
+from trainer_backend.trainer.replay import CEILING, ENDED, Replay
+from trainer_backend.trainer.settings import (
+    FIELDS,
+    KEYS,
+    Settings,
+    differences,
+    with_accumulation,
+    with_value,
+)
+from trainer_backend.trainer.steering import Pending, Steering, with_pending
+
+
+class Author(msgspec.Struct, frozen=True):
+    """Who or what changes a setting."""
+
+    name: str
+    asked_at: float
+    command_id: str | None = None
+
+
+class Border:
+    """Brings wishes to the live objects between windows, and tells what became of them."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        checkpoints: Checkpoints,
+        steering: Steering,
+        put: Callable[[AnyEvent], None],
+        *,
+        replay: Replay,
+    ) -> None:
+        self._parts = parts
+        self._config = parts.config
+        self._engine = parts.accumulator
+        self._checkpoints = checkpoints
+        self._steering = steering
+        self._put = put
+        self._replay = replay
+        self._recovered = False
+
+    @property
+    def settings(self) -> Settings:
+        """Those of the coming window."""
+        return self._parts.settings
+
+    def cross(self) -> None:
+        """Obey what was asked, and wait while paused; the next window's number is settled here."""
+        step = self._engine.step + 1
+        self._replay_changes(step)
+        self._follow_schedule(step)
+        while not self._steering.start_window(step, self.settings):
+            for pending in self._steering.take(step, self.settings):
+                self._obey(pending, step)
+                step = self._engine.step + 1
+            if self._steering.stopping:
+                return
+
+    def _obey(self, pending: Pending, step: int) -> None:
+        command = pending.command
+        author = Author(command.asked_by, command.asked_at, command.id)
+        match command:
+            case SetAccumulation():
+                after = with_accumulation(self.settings, command)
+                self._change(after, author, step, always=KEYS["accumulation_steps"])
+            case SetMicroBatchSize():
+                self._allow(command.size)
+                after = with_pending(self.settings, pending)
+                self._change(after, author, step, always=KEYS["micro_batch_size"])
+            case SetLearningRate():
+                after = msgspec.structs.replace(self.settings, learning_rate=command.value)
+                self._change(after, author, step, always=KEYS["learning_rate"])
+            case SetMaxGradNorm():
+                after = msgspec.structs.replace(self.settings, max_grad_norm=command.value)
+                self._change(after, author, step, always=KEYS["max_grad_norm"])
+            case Pause():
+                self._steering.set_paused(paused=True)
+                self._put(
+                    Paused(command_id=command.id, step=step - 1, samples_seen=self._engine.samples_seen)
+                )
+            case Resume():
+                self._steering.set_paused(paused=False)
+                self._put(
+                    Resumed(command_id=command.id, step=step - 1, samples_seen=self._engine.samples_seen)
+                )
+            case SaveCheckpoint():
+                self._checkpoints.save(self._parts, command_id=command.id)
+            case RollBack():
+                self._roll_back(command.step, author)
+            case Stop():
+                raise AssertionError("a stop is no setting")
+            case _:
+                assert_never(command)
+
+    def _allow(self, size: int) -> None:
+        """A person asks for larger micro-batches again after an out-of-memory: try them."""
+        ceiling = self._engine.micro_batch_ceiling
+        if ceiling is not None and size > ceiling:
+            self._engine.micro_batch_ceiling = None
+
+    def _change(self, after: Settings, author: Author, step: int, *, always: str = "") -> None:
+        """Make `after` the settings from window `step` on, and say what changed; `always`, this key."""
+        if author.command_id is not None:
+            self._leave_replay(step)
+        before = self.settings
+        apply(self._parts, after)
+        self._announce(before, after, author, step, always=always)
+
+    def _announce(
+        self, before: Settings, after: Settings, author: Author, step: int, *, always: str = ""
+    ) -> None:
+        changed = differences(before, after)
+        if always:  # every command's effect is a fact, also where it changes nothing
+            value = getattr(after, FIELDS[always])
+            changed = {always: (value, value)} | changed
+        for key, (old, new) in changed.items():
+            if key == KEYS["accumulation_steps"]:
+                assert isinstance(old, int)
+                assert isinstance(new, int)
+                self._put(
+                    AccumulationChanged(
+                        command_id=author.command_id, step=step, before=old, after=new,
+                        asked_by=author.name, asked_at=author.asked_at,
+                    )
+                )  # fmt: skip
+            else:
+                self._put(
+                    SettingChanged(
+                        command_id=author.command_id, step=step, key=key, before=old, after=new,
+                        asked_by=author.name, asked_at=author.asked_at,
+                    )
+                )  # fmt: skip
+
+    def _follow_schedule(self, step: int) -> None:
+        """The recipe's schedule of N, by samples consumed."""
+        points = self._config.accumulation.schedule
+        reached = self.settings.schedule_points
+        while reached < len(points) and points[reached].from_sample <= self._engine.samples_seen:
+            after = msgspec.structs.replace(
+                self.settings, accumulation_steps=points[reached].steps, schedule_points=reached + 1
+            )
+            self._change(after, Author("schedule", time.time()), step)
+            reached += 1
+
+    def _replay_changes(self, step: int) -> None:
+        """What was changed here before the run was interrupted."""
+        for change in self._replay.take(step):
+            if change.key == CEILING:
+                assert isinstance(change.after, int)
+                self._engine.micro_batch_ceiling = change.after
+            else:
+                after = with_value(self.settings, change.key, change.after)
+                self._change(after, Author(change.asked_by, time.time()), step)
+
+    def _leave_replay(self, step: int) -> None:
+        """A new wish: from here on the windows are others than those that were recorded."""
+        if self._replay:
+            self._replay.clear()
+            self._put(Warned(code=ENDED, values={"step": step}))
+
+    def _roll_back(self, to_step: int | None, author: Author) -> bool:
+        """Stand at an earlier checkpoint again, everything as it was there; False when none is good."""
+        before, from_step = self.settings, self._engine.step
+        self._replay.clear()
+        if not self._checkpoints.roll_back(self._parts, to_step):
+            return False
+        engine = self._engine
+        self._put(
+            RolledBack(
+                command_id=author.command_id,
+                from_step=from_step,
+                to_step=engine.step,
+                to_samples=engine.samples_seen,
+                to_tokens=engine.tokens_seen,
+            )
+        )
+        self._announce(before, self.settings, author, engine.step + 1)
+        return True
+
+    def recover_step(self) -> bool:
+        """After an update that ran out of memory half-way: from the last good checkpoint, once.
+
+        From then on the optimizer updates one tensor at a time, which needs no temporary of them all.
+        """
+        if self._recovered or not self._roll_back(None, Author("out-of-memory", time.time())):
+            return False
+        self._recovered = True
+        for group in self._engine.optimizer.param_groups:
+            if "foreach" in group:
+                group["foreach"] = False
+        return True
+
+    def keep_ceiling(self, result: WindowResult) -> None:
+        """After an out-of-memory: smaller micro-batches from now on, N so that the batch is kept."""
+        if not result.out_of_memory:
+            return
+        size, settings = result.out_of_memory[-1].micro_batch_size, self.settings
+        if size < settings.micro_batch_size and settings.effective_batch % size == 0:
+            after = msgspec.structs.replace(
+                settings, micro_batch_size=size, accumulation_steps=settings.effective_batch // size
+            )
+            self._change(after, Author("out-of-memory", time.time()), result.step + 1)
+
+
+def apply(parts: Parts, after: Settings) -> None:
+    """Bring settings to the engine and the optimizer."""
+    before, engine = parts.settings, parts.accumulator
+    parts.settings = after
+    engine.max_grad_norm = after.max_grad_norm
+    if after.ema_decay is not None and engine.ema_decay is not None:
+        engine.ema_decay = after.ema_decay
+    for group in engine.optimizer.param_groups:
+        if after.beta2 is not None and "betas" in group:
+            group["betas"] = (group["betas"][0], after.beta2)
+        if before.weight_decay and after.weight_decay != before.weight_decay:
+            group["weight_decay"] *= after.weight_decay / before.weight_decay
