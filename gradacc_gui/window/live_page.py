@@ -114,6 +114,7 @@ class LivePage(QWidget):
             self.charts = self._make_charts()
             self.stack.addWidget(self.charts)
             self.charts.set_x_axis(self.axis.choice())
+            self.charts.follow_changed.connect(self.follow.setChecked)
             if self._run is not None:
                 self.charts.set_store(self._run.store)
 
@@ -125,13 +126,13 @@ class LivePage(QWidget):
         self.side.forget()
         self.notices.forget()
         self.log.set_path(run.run.log_path if run is not None else None)
+        if self.charts is not None:
+            self.charts.set_store(run.store if run is not None else None)
         if run is None:
             self._show_nothing()
             return
         self.side.show()
         self.toolbar.show()
-        if self.charts is not None:
-            self.charts.set_store(run.store)
         self.follow.setChecked(True)
 
     def set_starting(self, starting: bool) -> None:

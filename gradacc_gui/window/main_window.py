@@ -171,6 +171,7 @@ class MainWindow(QMainWindow):
             return known
         form = self._make_form()
         form.start_requested.connect(self._start_from_form)
+        form.verify_requested.connect(lambda *_recipe: self.show_page("verify"))
         self.pages["new-run"] = form
         self.stack.addWidget(form)
         return form
@@ -307,9 +308,13 @@ class MainWindow(QMainWindow):
         self.timer.stop()
         self.awake.release()
         if self.run is not None:
+            ended = self.run.run
             self.run.close()
             self.run = None
+            seal_ended([summarise(ended)])  # this window was a reader; without it the journal may be folded
         self.background.close()
+        if "new-run" in self.pages:
+            self.form().shut_down()
         super().closeEvent(event)
 
     def _close_knowingly(self) -> None:

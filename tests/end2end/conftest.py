@@ -23,10 +23,10 @@ PATIENCE_MS = 60_000
 SMALL: dict[str, Any] = {
     "run": {"name": "small", "device": "cpu", "precision": "fp32", "max_optimizer_steps": 100_000},
     "task": {"kind": "language-model", "context_length": 16, "layers": 1, "width": 16, "heads": 1},
-    "accumulation": {"micro_batch_size": 2, "gradient_accumulation_steps": 4},
+    "accumulation": {"micro_batch_size": 2, "gradient_accumulation_steps": 4, "tail": "drop"},
     "optimizer": {"name": "adamw", "learning_rate": 1e-3, "betas": [0.9, 0.95]},
 }
-"""A model so small that a window of micro-batches takes milliseconds; `data.path` is laid over it."""
+"""A window of micro-batches takes milliseconds, and all have N of them; `data.path` is laid over it."""
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def text(tmp_path: Path) -> Path:
     folder = tmp_path / "text"
     folder.mkdir()
     for number in range(4):
-        (folder / f"{number}.txt").write_text("the quick brown fox jumps over the lazy dog. " * 400)
+        (folder / f"{number}.txt").write_text("the quick brown fox jumps over the lazy dog. " * 4000)
     return folder
 
 
@@ -72,9 +72,15 @@ def make_window(qtbot: QtBot, qapp: QApplication) -> Iterator[Callable[[], MainW
 
 def end_all_runs() -> None:
     """End what windows started and, as is right, left running; and reap it."""
+    ours = [child for child in psutil.Process().children() if _is_trainer(child)]
     for run in all_runs():
         if run.is_alive() and (pid := run.pid()) is not None:
             os.kill(pid, signal.SIGKILL)
-    for child in psutil.Process().children():
-        if child.status() == psutil.STATUS_ZOMBIE or "trainer_backend" in " ".join(child.cmdline()):
-            child.wait(PATIENCE_MS / 1000)
+    for child in ours:
+        if child.status() != psutil.STATUS_ZOMBIE:
+            child.kill()
+        child.wait(PATIENCE_MS / 1000)
+
+
+def _is_trainer(child: psutil.Process) -> bool:
+    return child.status() == psutil.STATUS_ZOMBIE or "trainer_backend" in " ".join(child.cmdline())
