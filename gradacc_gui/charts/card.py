@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from PySide6.QtCore import QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen
+from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QResizeEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QSizePolicy, QToolButton, QVBoxLayout, QWidget
 
 from gradacc_gui.charts import ticks
@@ -40,6 +40,14 @@ class Legend(QWidget):
         self.setToolTip("\n".join(tr(line.name) for line in self._lines))
         self.update()
 
+    def _widths(self) -> list[int]:
+        metrics = self.fontMetrics()
+        return [SWATCH_PX + 5 + metrics.horizontalAdvance(tr(line.name)) for line in self._lines]
+
+    def whole_width(self) -> int:
+        """Pixels that all names take."""
+        return sum(width + 12 for width in self._widths()) - 12
+
     def sizeHint(self) -> QSize:
         """One line of text, as wide as there is room."""
         return QSize(40, 18)
@@ -47,9 +55,7 @@ class Legend(QWidget):
     def paintEvent(self, event: QPaintEvent) -> None:  # noqa: ARG002 - Qt's
         """From the right."""
         painter = QPainter(self)
-        metrics = self.fontMetrics()
-        widths = [SWATCH_PX + 5 + metrics.horizontalAdvance(tr(line.name)) for line in self._lines]
-        lines = list(zip(self._lines, widths, strict=True))
+        lines = list(zip(self._lines, self._widths(), strict=True))
         while lines and sum(width + 12 for _, width in lines) - 12 > self.width():
             lines.pop()
         x = self.width() - sum(width + 12 for _, width in lines) + 12
@@ -160,6 +166,19 @@ class ChartCard(QFrame):
         """What stands muted behind the title."""
         if self.unit.text() != text:
             self.unit.setText(text)
+            self._make_room()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """The names of the lines matter more than the words behind the title."""
+        super().resizeEvent(event)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        log = self.log.sizeHint().width() + space(2) if self.spec.can_log else 0
+        others = (
+            self.title.sizeHint().width() + self.unit.sizeHint().width() + self.legend.whole_width() + log
+        )
+        self.unit.setVisible(others + space(10) <= self.width())
 
     def refresh(self, store: RunStore, sight: Sight, waiting: str, reasons: dict[str, str]) -> None:
         """Fetch what `sight` shows and draw it. `reasons`: why a field has no values, by field."""
@@ -167,6 +186,7 @@ class ChartCard(QFrame):
         self._wear_look()
         view.axis, view.x_range = axis, (sight.view.x0, sight.view.x1)
         view.changes = _change_lines(store, axis)
+        view.place_lanes()
         view.attempts = [mark.place.on(axis) for mark in store.markers.attempts]
         view.lost = [(mark.begin.on(axis), mark.end.on(axis)) for mark in store.markers.lost]
         view.lane_messages = {}

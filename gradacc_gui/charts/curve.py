@@ -21,11 +21,12 @@ LINE_WIDTH: Final = 2.0
 DOT_OPACITY: Final = 100
 SPREAD_OPACITY: Final = 72
 """Of 255: a line's spread lies behind it, and still shows a single spike."""
-DOTS_A_PIXEL: Final = 3
+DOTS_A_PIXEL: Final = 2
 """Micro-batches a pixel column up to which each is a dot; beyond it, their range is drawn."""
 DOT_SIZE: Final = 3.0
-DASH_POINTS: Final = 12
-LEAST_DASHED: Final = 60
+DASHES: Final = 60
+"""Dashes on a dashed line across the whole plot."""
+DASH_SHARE: Final = 0.68
 
 
 def colour_of(line: Line, theme: Theme) -> QColor:
@@ -128,8 +129,9 @@ class Curve:
     def set_look(self, theme: Theme, ratio: float) -> None:
         """Wear the theme's colours."""
         colour = colour_of(self.line, theme)
+        # A cosmetic pen counts the pixels of the picture, not of the desktop.
         self._range.setPen(_pen(_faint(colour, SPREAD_OPACITY), 1.0))
-        self._main.setPen(_pen(colour, 1.2 if self.line.style == "points" else LINE_WIDTH))
+        self._main.setPen(_pen(colour, (1.2 if self.line.style == "points" else LINE_WIDTH) * ratio))
         match self.line.style:
             case "dots":
                 self._dots.set_look(_faint(colour, DOT_OPACITY), DOT_SIZE, ratio)
@@ -150,7 +152,7 @@ class Curve:
                 self._main.set_line(trace.x, trace.y, bounds)
                 self._dots.set_points(*_finite(trace.x, trace.y), bounds)
             case "line":
-                self._main.set_line(trace.x, self._dashed(trace), bounds)
+                self._main.set_line(*self._dashed(trace, bounds), bounds)
                 alone = trace.isolated()
                 self._dots.set_points(trace.x[alone], trace.y[alone], bounds)
                 self._show_range(behind if behind is not None else trace, bounds)
@@ -161,13 +163,16 @@ class Curve:
         single = ~trace.spread() & np.isfinite(trace.y)
         self._dots.set_points(trace.x[single], trace.y[single], bounds)
 
-    def _dashed(self, trace: Trace) -> Floats:
-        """With gaps every few points where there is one a pixel: a dash pattern would begin at each point."""
-        if not self.line.dash or len(trace.x) < LEAST_DASHED:
-            return trace.y
-        y = trace.y.copy()
-        y[np.arange(len(y)) % DASH_POINTS >= DASH_POINTS * 2 // 3] = np.nan
-        return y
+    def _dashed(self, trace: Trace, bounds: QRectF) -> tuple[Floats, Floats]:
+        """A dashed line as pieces: a pen's dash pattern would begin anew at each point."""
+        if not self.line.dash or len(trace.x) < 2:
+            return trace.x, trace.y
+        grid = np.linspace(bounds.left(), bounds.right(), 6 * DASHES + 1)
+        x = np.union1d(trace.x, grid[(grid >= trace.x[0]) & (grid <= trace.x[-1])])
+        y = np.interp(x, trace.x, trace.y)  # NaN beside NaN: a gap stays one
+        share = (x - bounds.left()) / bounds.width() * DASHES
+        y[share - np.floor(share) > DASH_SHARE] = np.nan
+        return x, y
 
     def _show_range(self, trace: Trace, bounds: QRectF) -> None:
         apart = trace.spread()

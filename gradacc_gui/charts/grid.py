@@ -185,7 +185,6 @@ class ChartGrid(QWidget):
                 view=view,
                 smoothing=self._smoothing,
                 log=card.log.isChecked(),
-                strip=bool(store.markers.n_changes),
             )
             card.refresh(store, sight, self._waiting(store, card), self._reasons)
         card.seen = key

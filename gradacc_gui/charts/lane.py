@@ -18,8 +18,6 @@ from gradacc_gui.store import RunStore, View
 from gradacc_gui.store.clock import AXIS_COLUMN
 from gradacc_gui.theme import Theme
 
-LABEL_STRIP_PX: Final = 17
-"""Kept free above the data for the labels of N changes, so that none sits on a curve."""
 TICK_DISTANCE_PX: Final = 20
 
 
@@ -29,8 +27,6 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
     view: View
     smoothing: float = 0.0
     log: bool = False
-    strip: bool = False
-    """Whether labels need their strip."""
 
 
 class Lane:
@@ -79,13 +75,13 @@ class Lane:
             if lost:
                 trace = break_at(trace, lost)
             shown.append((curve, trace, behind))
-        self._fit(shown, strip=sight.strip)
+        self._fit(shown)
         self.box.setRange(xRange=self.x_range, yRange=self.y_range, padding=0, disableAutoRange=False)
         bounds = QRectF(view.x0, self.y_range[0], view.x1 - view.x0, self.y_range[1] - self.y_range[0])
         for curve, trace, behind in shown:
             curve.show(trace, behind, bounds)
 
-    def _fit(self, shown: list[tuple[Curve, Trace, Trace | None]], *, strip: bool) -> None:
+    def _fit(self, shown: list[tuple[Curve, Trace, Trace | None]]) -> None:
         extents = [extent for _, trace, behind in shown for extent in _extents(trace, behind)]
         self.is_empty = not extents and not any(_has_marks(trace) for _, trace, _ in shown)
         if self.zoomed_y is not None:
@@ -100,26 +96,20 @@ class Lane:
             low, high = min(low, *levels), max(high, *levels)
         if self.spec.greatest is not None and high <= self.spec.greatest:
             high = self.spec.greatest
-        share = LABEL_STRIP_PX / max(60.0, self.rect.height()) if strip else 0.0
-        top = high + (high - min(low, 0.0 if self.spec.from_zero else low)) * share / (1 - share)
-        if self._still_fits(low, top):
+        if self._still_fits(low, high):
             return
-        from_zero = self.spec.from_zero and not self.log
         if self.log:
-            low, top = low - 0.02 * (top - low), top + 0.02 * (top - low)
-            if top - low < 0.1:
-                low, top = low - 0.5, top + 0.5
-            self.y_range = (low, top)
+            pad = 0.03 * (high - low) if high - low >= 0.1 else 0.5
+            self.y_range = (low - pad, high + pad)
         elif self.spec.greatest == high:
-            self.y_range = (0.0, top)
+            self.y_range = (0.0, high * 1.04)
         else:
-            self.y_range = ticks.nice_range(low, top, from_zero=from_zero, most=self.most_ticks())
+            most = self.most_ticks()
+            self.y_range = ticks.nice_range(low, high, from_zero=self.spec.from_zero, most=most)
 
     def _still_fits(self, low: float, high: float) -> bool:
         bottom, top = self.y_range
         if not (bottom <= low and high <= top and top > bottom):
-            return False
-        if self.spec.greatest is not None and high == self.spec.greatest:
             return False
         low = bottom if bottom == 0.0 else low
         return (high - low) > 0.55 * (top - bottom)
@@ -136,8 +126,12 @@ class Lane:
             places = ticks.log_ticks(low, high, most)
             return places, [ticks.label(10**place, 10**place) for place in places]
         divisor = ticks.byte_unit(high)[1] if self.spec.quantity == "bytes" else 1.0
-        step = ticks.step_for((high - low) / divisor, most, self.spec.quantity)
-        values = ticks.ticks_between(low / divisor, high / divisor, step)
+        low, high = low / divisor, high / divisor
+        step = ticks.step_for(high - low, most, self.spec.quantity)
+        values = ticks.ticks_between(low, high, step)
+        if len(values) < 2:  # one number tells no scale
+            step = ticks.step_for(high - low, most + 2, self.spec.quantity)
+            values = ticks.ticks_between(low, high, step)
         return [value * divisor for value in values], [ticks.label(value, step) for value in values]
 
     def x_px(self, x: float) -> float:

@@ -9,42 +9,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import pyqtgraph as pg
-from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import (
     QColor,
     QFont,
     QFontMetricsF,
-    QMouseEvent,
     QPainter,
     QPaintEvent,
     QPen,
     QPixmap,
     QPolygonF,
     QResizeEvent,
-    QWheelEvent,
 )
 from PySide6.QtWidgets import QFrame, QWidget
 
 from gradacc_gui.charts import ticks
-from gradacc_gui.charts.lane import LABEL_STRIP_PX, Lane
+from gradacc_gui.charts.lane import Lane
 from gradacc_gui.charts.overlay import Overlay, draw_overlay
+from gradacc_gui.charts.pointed import LEFT_PX, RIGHT_PX, PointedView
 from gradacc_gui.series import thin
 from gradacc_gui.store import Axis
 from gradacc_gui.theme import Theme, application_font, current_theme, mix
 
-LEFT_PX: Final = 50
-RIGHT_PX: Final = 14
 TOP_PX: Final = 6
 BOTTOM_PX: Final = 22
 LANE_GAP_PX: Final = 12
+LABEL_STRIP_PX: Final = 16
+"""Above the first lane, for the labels of N changes: so none sits on a curve."""
 X_TICK_DISTANCE_PX: Final = 52
 LEAST_LINE_DISTANCE_PX: Final = 4
 LABEL_GAP_PX: Final = 14
 MANY_LINES: Final = 12
 """With more N changes in sight, their lines are drawn faintly."""
 MARK_PX: Final = 7.0
-DRAG_PX: Final = 4
 
 
 class MarkLine:
@@ -58,33 +55,20 @@ class MarkLine:
         self.tip = tip
 
 
-class ChartView(pg.GraphicsView):  # type: ignore[misc]  # pyqtgraph ships no types
+class ChartView(PointedView):
     """Lanes above one another, on one x-axis."""
 
-    zoomed = Signal(float, float)
-    """A wheel turned: factor, and x that stays where it is."""
-    zoomed_y = Signal(int, float)
-    """Likewise with Ctrl, for one lane: its place, factor."""
-    selected = Signal(float, float)
-    """A range was dragged over: x from, x to."""
-    panned = Signal(float)
-    """The view was dragged by so much of x."""
-    reset = Signal()
-    hovered = Signal(object)
-    """x under the pointer, or None."""
     resized = Signal()
 
     def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent, background=None)
+        super().__init__(parent)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setMouseTracking(True)
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.setMinimumSize(120, 60)
         self.viewport().setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)
         self.viewport().setMouseTracking(True)
-        self.lanes: list[Lane] = []
         self.axis: Axis = "steps"
-        self.x_range = (0.0, 1.0)
         self.changes: Sequence[MarkLine] = ()
         self.attempts: Sequence[float] = ()
         self.lost: Sequence[tuple[float, float]] = ()
@@ -95,9 +79,6 @@ class ChartView(pg.GraphicsView):  # type: ignore[misc]  # pyqtgraph ships no ty
         self._axes = QPixmap()
         self._axes_key: tuple[Any, ...] = ()
         self._is_current = False
-        self._pressed: QPointF | None = None
-        self._drag_x: tuple[float, float] | None = None
-        self._pan_from: float | None = None
         self._font = application_font(11)
         self.set_theme(current_theme())
 
@@ -118,10 +99,11 @@ class ChartView(pg.GraphicsView):  # type: ignore[misc]  # pyqtgraph ships no ty
         count = len(self.lanes)
         if not count:
             return
-        height = max(10.0, self.height() - TOP_PX - BOTTOM_PX - LANE_GAP_PX * (count - 1)) / count
+        top = TOP_PX + (LABEL_STRIP_PX if self.changes else 0)
+        height = max(10.0, self.height() - top - BOTTOM_PX - LANE_GAP_PX * (count - 1)) / count
         width = max(10.0, self.width() - LEFT_PX - RIGHT_PX)
         for place, lane in enumerate(self.lanes):
-            lane.place(QRectF(LEFT_PX, TOP_PX + place * (height + LANE_GAP_PX), width, height))
+            lane.place(QRectF(LEFT_PX, top + place * (height + LANE_GAP_PX), width, height))
 
     def plot_width_px(self) -> int:
         """Device pixels of the x-axis: as many points may be drawn."""
@@ -225,8 +207,7 @@ class ChartView(pg.GraphicsView):  # type: ignore[misc]  # pyqtgraph ships no ty
             self._draw_levels(painter, lane)
             painter.setPen(Qt.PenStyle.NoPen)
             painter.setBrush(QColor(self.theme.bad))
-            strip = LABEL_STRIP_PX if self.changes and lane is self.lanes[0] else 0
-            top, bottom = lane.rect.top() + strip, lane.rect.bottom()
+            top, bottom = lane.rect.top(), lane.rect.bottom()
             for curve in lane.curves:
                 trace = curve.trace
                 for x in self._spaced(lane, trace.nan_x):
@@ -282,7 +263,8 @@ class ChartView(pg.GraphicsView):  # type: ignore[misc]  # pyqtgraph ships no ty
         for lane in self.lanes:
             for index in kept:
                 x = round(pixels[index]) + 0.5
-                painter.drawLine(QPointF(x, lane.rect.top()), QPointF(x, lane.rect.bottom()))
+                top = lane.rect.top() - (LABEL_STRIP_PX if lane is first else 0)
+                painter.drawLine(QPointF(x, top), QPointF(x, lane.rect.bottom()))
         metrics = QFontMetricsF(self._font)
         taken = float("inf")
         painter.setPen(colour)
@@ -293,8 +275,7 @@ class ChartView(pg.GraphicsView):  # type: ignore[misc]  # pyqtgraph ships no ty
                 left = pixels[index] - 5 - width
                 if left + width > taken or left < first.rect.left():
                     continue
-            box = QRectF(left, first.rect.top() - 1, width + 2, LABEL_STRIP_PX - 2)
-            painter.fillRect(box, QColor(self.theme.panel))
+            box = QRectF(left, first.rect.top() - LABEL_STRIP_PX, width + 2, LABEL_STRIP_PX - 2)
             painter.drawText(box, Qt.AlignmentFlag.AlignVCenter, inside[index].text)
             taken = min(left, pixels[index]) - LABEL_GAP_PX
 
@@ -326,75 +307,6 @@ class ChartView(pg.GraphicsView):  # type: ignore[misc]  # pyqtgraph ships no ty
         shade.setAlpha(48)
         for lane in self.lanes:
             painter.fillRect(QRectF(left, lane.rect.top(), right - left, lane.rect.height()), shade)
-
-    # ---------------------------------------------------------------------------- pointer
-
-    def x_at(self, pixel: float) -> float:
-        """The place under a pixel."""
-        low, high = self.x_range
-        width: float = max(1.0, self.width() - LEFT_PX - RIGHT_PX)
-        return low + (pixel - LEFT_PX) / width * (high - low)
-
-    def wheelEvent(self, event: QWheelEvent) -> None:
-        """Zoom about the pointer; sideways: pan; with Ctrl: the scale of the lane."""
-        turned = event.angleDelta()
-        if event.modifiers() & Qt.KeyboardModifier.ShiftModifier:
-            self.panned.emit(-(turned.x() or turned.y()) / 1200 * (self.x_range[1] - self.x_range[0]))
-        elif abs(turned.x()) > abs(turned.y()):
-            self.panned.emit(-turned.x() / 1200 * (self.x_range[1] - self.x_range[0]))
-        elif event.modifiers() & Qt.KeyboardModifier.ControlModifier:
-            lane = self._lane_at(event.position().y())
-            self.zoomed_y.emit(lane, 0.85 ** (turned.y() / 120))
-        elif turned.y():
-            self.zoomed.emit(0.8 ** (turned.y() / 120), self.x_at(event.position().x()))
-        event.accept()
-
-    def _lane_at(self, y: float) -> int:
-        return next((place for place, lane in enumerate(self.lanes) if y <= lane.rect.bottom() + 6), 0)
-
-    def mousePressEvent(self, event: QMouseEvent) -> None:
-        """Left begins a selection; middle, right, or left with Shift, a pan."""
-        shift = bool(event.modifiers() & Qt.KeyboardModifier.ShiftModifier)
-        if event.button() == Qt.MouseButton.LeftButton and not shift:
-            self._pressed = event.position()
-        else:
-            self._pan_from = event.position().x()
-        event.accept()
-
-    def mouseMoveEvent(self, event: QMouseEvent) -> None:
-        """Select, pan, or point."""
-        x = event.position().x()
-        if self._pan_from is not None:
-            width = max(1.0, self.width() - LEFT_PX - RIGHT_PX)
-            self.panned.emit((self._pan_from - x) / width * (self.x_range[1] - self.x_range[0]))
-            self._pan_from = x
-        elif self._pressed is not None:
-            if self._drag_x is not None or abs(x - self._pressed.x()) >= DRAG_PX:
-                right = self.width() - RIGHT_PX
-                self._drag_x = (min(max(self._pressed.x(), LEFT_PX), right), min(max(x, LEFT_PX), right))
-                self.viewport().update()
-        else:
-            inside = LEFT_PX - 2 <= x <= self.width() - RIGHT_PX + 2
-            self.hovered.emit(self.x_at(x) if inside else None)
-        event.accept()
-
-    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
-        """A selection becomes the range."""
-        drag, self._drag_x, self._pressed, self._pan_from = self._drag_x, None, None, None
-        if drag is not None and abs(drag[1] - drag[0]) >= DRAG_PX:
-            low, high = sorted(drag)
-            self.selected.emit(self.x_at(low), self.x_at(high))
-        self.viewport().update()
-        event.accept()
-
-    def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
-        """Show the whole run again."""
-        self.reset.emit()
-        event.accept()
-
-    def leaveEvent(self, event: QEvent) -> None:  # noqa: ARG002 - Qt's
-        """Nothing is pointed at any more."""
-        self.hovered.emit(None)
 
     def resizeEvent(self, event: QResizeEvent | None) -> None:
         """Share the new size; what it shows is fetched anew at the next tick."""
