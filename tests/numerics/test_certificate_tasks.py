@@ -75,7 +75,9 @@ def dice(model: nn.Module, batch: Any) -> LossTerm:
 def in_batch_negatives(model: nn.Module, batch: Any) -> LossTerm:
     left = F.normalize(model(batch[0]))
     right = F.normalize(left + 0.1 * batch[0][:, :3])
-    return LossTerm(F.cross_entropy(left @ right.T / 0.1, torch.arange(len(left)), reduction="sum"), len(left))
+    return LossTerm(
+        F.cross_entropy(left @ right.T / 0.1, torch.arange(len(left)), reduction="sum"), len(left)
+    )
 
 
 def batch_statistic(model: nn.Module, batch: Any) -> LossTerm:

@@ -101,7 +101,9 @@ def sentences(count: int = 24, vocabulary: int = 11) -> list[torch.Tensor]:
     """Token ids of 2 to 9 tokens."""
     generator = torch.Generator().manual_seed(9)
     return [
-        torch.randint(1, vocabulary, (int(torch.randint(2, 10, (1,), generator=generator)),), generator=generator)
+        torch.randint(
+            1, vocabulary, (int(torch.randint(2, 10, (1,), generator=generator)),), generator=generator
+        )
         for _ in range(count)
     ]
 

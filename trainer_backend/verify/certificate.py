@@ -19,13 +19,14 @@ import msgspec
 import torch
 
 import trainer_backend
+from trainer_backend.engine.memory import free, is_out_of_memory
 from trainer_backend.errors import GradaccError
 from trainer_backend.verify import partitions
 from trainer_backend.verify.compare import Difference, Gradient, compare, ratio
 from trainer_backend.verify.culprits import find_culprits, is_excused, term_difference
 from trainer_backend.verify.detection import model_findings
 from trainer_backend.verify.limits import CANCELLED, Limits
-from trainer_backend.verify.passes import Plain
+from trainer_backend.verify.passes import Plain, plain_pass
 from trainer_backend.verify.probe import MakeEngine, Seen, close_enough, run_window, trainers_engine
 from trainer_backend.verify.report import (
     Comparison,
@@ -35,6 +36,7 @@ from trainer_backend.verify.report import (
     Layer,
     Precision,
     Remark,
+    Scalar,
     Term,
     Verdict,
     VerifyProgress,
@@ -85,23 +87,66 @@ def certify(
     """
     started = time.time()
     say = tell or (lambda _progress: None)
-    say(VerifyProgress(code="reference"))
-    truth = Truth(subject)
+    total = wanted = len(subject.samples)
+    while True:
+        report = _attempt(
+            subject, total, wanted, engine=engine, steps=steps, expected=expected, say=say, started=started
+        )
+        if report is not None:
+            return report
+        # What fitted once need not fit beside an engine: begin again with half as many samples.
+        free(subject.device)
+        total //= 2
+        if total < 2 * subject.smallest:
+            raise GradaccError(
+                "Out of memory with a handful of samples, so nothing can be compared. Use a smaller model or "
+                "shorter samples."
+            )
+
+
+def _attempt(
+    subject: Subject,
+    total: int,
+    wanted: int,
+    *,
+    engine: MakeEngine,
+    steps: Sequence[int],
+    expected: Verdict,
+    say: Tell,
+    started: float,
+) -> VerifyReport | None:
+    """The certificate over `total` samples at once, or None when memory ran out."""
+    try:
+        say(VerifyProgress(code="reference"))
+        truth = Truth(subject, total)
+        truth.samples_partition = wanted if truth.total < wanted else 0
+        judged = _all_judged(truth, engine, steps, say)
+        culprits = find_culprits(truth, judged, engine)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return None
+    return _report(truth, judged, culprits, expected=expected, started=started)
+
+
+def _all_judged(truth: Truth, engine: MakeEngine, steps: Sequence[int], say: Tell) -> list[Judged]:
+    """Every window of the plan, run and judged."""
     _check(truth)
-    seen = model_findings(subject.prototype, micro_batch_size=subject.micro_batch_size)
-    truth.remarks += [remark for remark in seen if not remark.code.startswith("batch-norm")]  # a culprit, if at all
+    seen = model_findings(truth.subject.prototype, micro_batch_size=truth.subject.micro_batch_size)
+    # BatchNorm is a culprit if it breaks something, and no remark.
+    truth.remarks += [remark for remark in seen if not remark.code.startswith("batch-norm")]
     windows = list(plan(truth, steps))
     judged: list[Judged] = []
     for done, window in enumerate(windows):
-        say(VerifyProgress(code="comparing", done=done, of=len(windows),
-                           values={"steps": window.steps, "fold": window.fold,
-                                   "precision": window.precision}))  # fmt: skip
+        values: dict[str, Scalar] = {
+            "steps": window.steps, "fold": window.fold, "precision": window.precision,
+        }  # fmt: skip
+        say(VerifyProgress(code="comparing", done=done, of=len(windows), values=values))
         judged.append(_judge(truth, window, engine))
     if truth.samples_partition:
         judged += _invariance(truth, engine, max(window.steps for window in windows))
     say(VerifyProgress(code="diagnosing", done=len(windows), of=len(windows)))
-    culprits = find_culprits(truth, judged, engine)
-    return _report(truth, judged, culprits, expected=expected, started=started)
+    return judged
 
 
 def _check(truth: Truth) -> None:
@@ -202,7 +247,9 @@ def _against(truth: Truth, window: Window, seen: Seen, plain: Plain, definition:
     by_definition = compare(seen.gradient, scaled(definition, clip), at_least=scale)
     target = truth.target(plain)
     by_large_batch = (
-        by_definition if target is definition else compare(seen.gradient, scaled(target, clip), at_least=scale)
+        by_definition
+        if target is definition
+        else compare(seen.gradient, scaled(target, clip), at_least=scale)
     )
     faults = _faults(seen, plain, norm, limits)
     comparison = Comparison(
@@ -260,8 +307,7 @@ def _faults(seen: Seen, plain: Plain, norm: float, limits: Limits) -> tuple[str,
         "left-over": not seen.left_over,
         "samples": seen.samples == samples,
         "denominator": close_enough(seen.denominator, plain.denominator(first), 1e-6),
-        "loss": close_enough(seen.loss, plain.loss(), limits.number)
-        or abs((seen.loss or 0.0) - (plain.loss() or 0.0)) <= limits.number * _loss_scale(plain),
+        "loss": limits.loss_holds(seen.loss, plain.loss(), _loss_scale(plain)),
         "gradient-norm": close_enough(seen.gradient_norm, norm, max(limits.number, 1e-6))
         or abs((seen.gradient_norm or 0.0) - norm) <= limits.number * CANCELLED * sum(plain.norms()),
     }
@@ -305,24 +351,42 @@ def _sortable(error: float) -> float:
 
 
 def _invariance(truth: Truth, engine: MakeEngine, steps: int) -> list[Judged]:
-    """All the samples, where the large batch did not fit: two cuts and two orders against each other."""
+    """All the samples, where the large batch did not fit: two cuts in two orders.
+
+    Each window is held against the task's own sums over its micro-batches, and the second against the
+    first in the large batch's stead.
+    """
     subject, total, best = truth.subject, truth.samples_partition, truth.precision
-    forth = run_window(engine, subject, truth.parts(partitions.equal(total, steps)), best, steps=steps)
-    sizes = partitions.ragged(total, steps, subject.smallest)
-    order = None if subject.by_splitting else range(total - 1, -1, -1)
-    back = run_window(engine, subject, truth.parts(sizes, order=order), best, steps=steps)
+    steps = max(steps, -(-total // max(1, truth.total // 2)))  # micro-batches that fit
+    equal, uneven = partitions.equal(total, steps), partitions.ragged(total, steps, subject.smallest)
+    if subject.by_splitting:
+        uneven = equal
+    backwards = None if subject.by_splitting else range(total - 1, -1, -1)
     limits, _ = truth.limits(best)
-    difference = compare(back.gradient, forth.gradient)
-    bad = limits.bad_layers(difference, difference.norm)
-    holds = difference.error <= limits.whole and not bad
-    comparison = Comparison(
-        steps=steps, fold="ragged", sizes=sizes, precision=best, error=difference.error,
-        definition_error=difference.error, limit=limits.whole, holds=holds, equals_large_batch=holds,
-        alpha=difference.alpha, cosine=difference.cosine, loss=back.loss, denominator=back.denominator,
-        gradient_norm=back.gradient_norm, worst_layers=worst(difference, limits, difference.norm),
-        duration_s=forth.duration_s + back.duration_s,
+    judged: list[Judged] = []
+    before: Gradient | None = None
+    folds: tuple[tuple[Fold, tuple[int, ...], Sequence[int] | None], ...] = (
+        ("equal", equal, None), ("ragged", uneven, backwards),
     )  # fmt: skip
-    return [Judged(Window(steps, "ragged", sizes, best), comparison, back, 1.0)]
+    for fold, sizes, order in folds:
+        plain = plain_pass(subject, truth.parts(sizes, order=order), best)
+        definition = plain.gradient()
+        seen = run_window(engine, subject, truth.parts(sizes, order=order), best, steps=steps)
+        own = compare(seen.gradient, definition)
+        other = compare(seen.gradient, before or definition)
+        before = dict(seen.gradient)
+        faults = _faults(seen, plain, own.norm, limits)
+        comparison = Comparison(
+            steps=steps, fold=fold, sizes=sizes, precision=best, error=other.error,
+            definition_error=own.error, limit=limits.whole,
+            holds=own.error <= limits.whole and not limits.bad_layers(own, own.norm) and not faults,
+            equals_large_batch=other.error <= limits.whole and not limits.bad_layers(other, other.norm),
+            alpha=other.alpha, cosine=other.cosine, loss=seen.loss, denominator=seen.denominator,
+            gradient_norm=seen.gradient_norm, faults=faults, worst_layers=worst(other, limits, other.norm),
+            duration_s=seen.duration_s,
+        )  # fmt: skip
+        judged.append(Judged(Window(steps, fold, sizes, best), comparison, seen, 1.0))
+    return judged
 
 
 # --------------------------------------------------------------------------------------- the verdict

@@ -18,7 +18,6 @@ import msgspec
 
 from trainer_backend.errors import GradaccError, UsageError
 from trainer_backend.verify import words
-from trainer_backend.verify.html import page
 from trainer_backend.verify.report import (
     AnyMessage,
     Remark,
@@ -27,6 +26,7 @@ from trainer_backend.verify.report import (
     VerifyReport,
     encode,
 )
+from trainer_backend.verify.saving import save
 
 if TYPE_CHECKING:
     from trainer_backend.recipe import Recipe
@@ -65,10 +65,18 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("recipe", metavar="RECIPE", help="a recipe file, or a run's directory")
     parser.add_argument("--json", action="store_true", help="one JSON object a line on stdout")
     parser.add_argument(
-        "--report", action="append", default=[], metavar="FILE", help="save as a page, or as JSON if it ends in .json"
+        "--report",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="save as a page, or as JSON if it ends in .json",
     )
-    parser.add_argument("--steps", type=_steps, metavar="N,N,…", help="which N (default: 2, 4, 8 and the recipe's)")
-    parser.add_argument("--samples", type=_samples, metavar="K", help=f"in the large batch (default: {SAMPLES})")
+    parser.add_argument(
+        "--steps", type=_steps, metavar="N,N,…", help="which N (default: 2, 4, 8 and the recipe's)"
+    )
+    parser.add_argument(
+        "--samples", type=_samples, metavar="K", help=f"in the large batch (default: {SAMPLES})"
+    )
     try:
         return parser.parse_args(argv)
     except SystemExit as ended:
@@ -162,7 +170,9 @@ def make(recipe: Recipe, options: argparse.Namespace, out: Out) -> VerifyReport:
     settle(config.run, device)
     warned: list[Remark] = []
     out.tell(VerifyProgress(code="reading-data"))
-    task = make_task(recipe, lambda code, _values: warned.append(Remark(code="task-warned", values={"code": code})))
+    task = make_task(
+        recipe, lambda code, _values: warned.append(Remark(code="task-warned", values={"code": code}))
+    )
     steps = options.steps or tuple(sorted({*STEPS, *_own_steps(config.accumulation_steps)}))
     many = options.samples or max(SAMPLES, *steps)
     samples, decoys = take_samples(datasets_of(task).train, many, seed=config.run.seed)
@@ -199,26 +209,22 @@ def _check_target(path: Path) -> None:
         raise UsageError(message)
 
 
-def save(report: VerifyReport, path: Path) -> None:
-    """Write a certificate: JSON where the name ends so, else a page. Raises UsageError."""
-    content = encode(report) + b"\n" if path.suffix.lower() == ".json" else page(report).encode("utf-8")
-    try:
-        path.expanduser().write_bytes(content)
-    except OSError as error:
-        message = f"The certificate cannot be saved as {path}: {error.strerror}. Choose another place."
-        raise UsageError(message) from error
-
-
 def text(report: VerifyReport) -> str:
     """A certificate for a terminal."""
     lines = [f"{report.recipe}: {words.headline(report)}", words.meaning(report), ""]
     for entry in report.culprits:
         sentence, remedy = words.culprit(entry)
-        lines += [f"  {sentence}", *([f"    in: {', '.join(entry.where)}"] if entry.where else []), f"    {remedy}"]
+        lines += [
+            f"  {sentence}",
+            *([f"    in: {', '.join(entry.where)}"] if entry.where else []),
+            f"    {remedy}",
+        ]
     lines += [f"  note: {words.remark(entry)}" for entry in report.remarks]
     if report.culprits or report.remarks:
         lines.append("")
-    lines.append(f"  {'N':>4}  {'micro-batches':<24} {'cut':<24} {'precision':<9} {'error':>8} {'limit':>8}  holds")
+    lines.append(
+        f"  {'N':>4}  {'micro-batches':<24} {'cut':<24} {'precision':<9} {'error':>8} {'limit':>8}  holds"
+    )
     for row in report.comparisons:
         lines.append(
             f"  {row.steps:>4}  {words.sizes(row)[:24]:<24} {words.FOLDS[row.fold]:<24} {row.precision:<9} "

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-
 import torch
 
 from trainer_backend.errors import GradaccError
@@ -252,5 +251,3 @@ def _term_culprit(truth: Truth, term: str, one: Plain, many: Plain) -> Culprit:
 
 def _same(one: float, two: float) -> bool:
     return abs(one - two) <= _SAME * max(abs(two), 1e-30)
-
-

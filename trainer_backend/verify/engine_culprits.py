@@ -100,7 +100,9 @@ def _decomposed(truth: Truth, entry: Judged, values: dict[str, str | int | float
             if before and abs(coefficients[-1]) > _TOLERANCE:
                 return Culprit(code="engine-stale", values=values | {"factor": coefficients[-1]})
             many = len(sizes)
-            table = {term: coefficients[row * many : (row + 1) * many] for row, term in enumerate(plain.terms)}
+            table = {
+                term: coefficients[row * many : (row + 1) * many] for row, term in enumerate(plain.terms)
+            }
             return _from_coefficients(table, values)
     bad = _bad_layers(truth, entry)
     live = [name for name, value in truth.gradient.items() if value is not None and bool(value.any())]
@@ -131,7 +133,9 @@ def _from_coefficients(
         odd = {term: row[0] for term, row in table.items() if not _close(row[0], 1.0)}
         listed = ", ".join(f"{value:.4g}" for value in odd.values())
         return Culprit(code="engine-term", where=tuple(odd), values=values | {"factors": listed})
-    columns = [max((row[index] for row in rows), key=lambda value: abs(value - 1)) for index in range(len(rows[0]))]
+    columns = [
+        max((row[index] for row in rows), key=lambda value: abs(value - 1)) for index in range(len(rows[0]))
+    ]
     wrong = [index for index, value in enumerate(columns) if not _close(value, 1.0)]
     where = tuple(f"micro-batch {index}" for index in wrong)
     listed = ", ".join(f"{value:.4g}" for value in columns)

@@ -32,7 +32,7 @@ code { font-family: ui-monospace, monospace; font-size: 12px; overflow-wrap: any
 """
 
 
-def page(report: VerifyReport, tr: words.Translate = str) -> str:
+def page(report: VerifyReport, tr: words.Translate = words.english) -> str:
     """The whole page; every text from outside is escaped."""
     made = time.strftime("%Y-%m-%d %H:%M", time.localtime(report.made_at))
     parts = [
@@ -65,12 +65,27 @@ def _culprits(report: VerifyReport, tr: words.Translate) -> str:
             f'<div class="culprit"><p><strong>{escape(sentence)}</strong></p>{where}'
             f'<p class="muted">{escape(remedy)}</p></div>'
         )
-    title = tr("What is defined per micro-batch") if report.verdict == "per-micro-batch" else tr("What breaks it")
+    title = (
+        tr("What is defined per micro-batch") if report.verdict == "per-micro-batch" else tr("What breaks it")
+    )
     return f"<section><h2>{escape(title)}</h2>{''.join(rows)}</section>"
 
 
 def _comparisons(report: VerifyReport, tr: words.Translate) -> str:
-    heads = ("N", "micro-batches", "cut", "precision", "error", "by definition", "limit", "α", "cosine", "loss", "D", "")
+    heads = (
+        "N",
+        "micro-batches",
+        "cut",
+        "precision",
+        "error",
+        "by definition",
+        "limit",
+        "α",
+        "cosine",
+        "loss",
+        "D",
+        "",
+    )
     numeric = {"N", "error", "by definition", "limit", "α", "cosine", "loss", "D"}
     head = "".join(f'<th class="{"n" if name in numeric else ""}">{escape(tr(name))}</th>' for name in heads)
     rows = "".join(_row(entry, tr) for entry in report.comparisons)
@@ -121,7 +136,8 @@ def _layers(report: VerifyReport, tr: words.Translate) -> str:
 
 def _facts(report: VerifyReport, tr: words.Translate) -> str:
     rows = "".join(
-        f"<tr><th>{escape(tr(name))}</th><td>{escape(value)}</td></tr>" for name, value in words.facts(report, tr)
+        f"<tr><th>{escape(tr(name))}</th><td>{escape(value)}</td></tr>"
+        for name, value in words.facts(report, tr)
     )
     floors = "".join(
         f"<tr><td>{floor.precision}</td><td class='n'>{words.small(floor.one_fold_error)}</td>"

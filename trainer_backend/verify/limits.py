@@ -33,6 +33,8 @@ class Limits(msgspec.Struct, frozen=True):
     """The larger of repeat and order."""
     noise: dict[str, float]
     """By tensor: what right answers were seen to differ by, absolute."""
+    loss_noise: float = 0.0
+    """What the losses of right answers were seen to differ by, absolute."""
 
     @property
     def whole(self) -> float:
@@ -45,6 +47,12 @@ class Limits(msgspec.Struct, frozen=True):
     def number(self) -> float:
         """Relative error that a reported loss or norm is allowed."""
         return max(100 * _EPS[self.grade], self.whole)
+
+    def loss_holds(self, got: float | None, wanted: float | None, scale: float) -> bool:
+        """Whether a reported loss is right. `scale`: what its parts add up to unsigned."""
+        if got is None or wanted is None:
+            return got is wanted
+        return abs(got - wanted) <= max(self.number * max(scale, abs(wanted)), _NOISE * self.loss_noise)
 
     def bad_layers(self, difference: Difference, scale: float, *, also: float = 0.0) -> set[str]:
         """Tensors whose error is more than rounding. `scale`: the whole gradient's norm.

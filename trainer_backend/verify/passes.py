@@ -126,7 +126,9 @@ def plain_pass(
     with subject.quietly(precision, seed=seed, heard=heard):
         for batch in batches:
             with around(run) if around is not None else contextlib.nullcontext():
-                _one(plain, subject, run, parameters, to_device(batch, device), context, keep_parts=keep_parts)
+                _one(
+                    plain, subject, run, parameters, to_device(batch, device), context, keep_parts=keep_parts
+                )
     return plain
 
 

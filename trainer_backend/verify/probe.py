@@ -35,14 +35,25 @@ class MakeEngine(Protocol):
     """Makes an engine for a model, an optimizer and a loss. `steps` is the N that a user would set."""
 
     def __call__(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, loss: Any, *, steps: int, **options: Any  # noqa: ANN401
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loss: Any,
+        *,
+        steps: int,
+        **options: Any,  # noqa: ANN401
     ) -> Engine:
         """The engine."""
         ...
 
 
 def trainers_engine(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, loss: Any, *, steps: int, **options: Any  # noqa: ANN401
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loss: Any,
+    *,
+    steps: int,
+    **options: Any,  # noqa: ANN401
 ) -> Engine:
     """The engine that trains: it takes N from the window itself."""
     del steps
@@ -154,7 +165,9 @@ def run_window(
         handle.remove()
     seen.duration_s = perf_counter() - started
     leaves = [value for group in optimizer.param_groups for value in group["params"]]
-    seen.left_over = any(value.grad is not None and bool(value.grad.any()) for value in (*leaves, *parameters))
+    seen.left_over = any(
+        value.grad is not None and bool(value.grad.any()) for value in (*leaves, *parameters)
+    )
     return seen
 
 

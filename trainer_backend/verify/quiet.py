@@ -65,13 +65,22 @@ class Quiet(TorchFunctionMode):
         self._widen = widen
         self._heard = heard
 
-    def __torch_function__(  # noqa: D105 - torch's own protocol
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None  # noqa: ANN401, ARG002
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
         kwargs = kwargs or {}
+        if func is torch.Tensor.backward:
+            with self:  # what a backward computes again (activation checkpointing) is quiet too
+                return _backward(*args, **kwargs)
         name = getattr(func, "__name__", "")
         if name in _DROPOUTS and args:
-            return args[0] if name != "native_dropout" else (args[0], torch.ones_like(args[0], dtype=torch.bool))
+            return (
+                args[0] if name != "native_dropout" else (args[0], torch.ones_like(args[0], dtype=torch.bool))
+            )
         if name == "scaled_dot_product_attention":
             args, kwargs = _without_dropout(args, kwargs)
         if self._heard is not None and func in _LOSSES:
@@ -80,9 +89,22 @@ class Quiet(TorchFunctionMode):
             if func is torch.Tensor.float:
                 func = torch.Tensor.double
             args = tuple(torch.float64 if value is torch.float32 else value for value in args)
-            kwargs = {key: torch.float64 if value is torch.float32 else value for key, value in kwargs.items()}
+            kwargs = {
+                key: torch.float64 if value is torch.float32 else value for key, value in kwargs.items()
+            }
             return _called_in_fp64(func, args, kwargs)
         return func(*args, **kwargs)
+
+
+def _backward(
+    tensor: torch.Tensor,
+    gradient: torch.Tensor | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,  # noqa: FBT001, FBT002 - the order of Tensor.backward
+    inputs: Any = None,  # noqa: ANN401 - tensors
+) -> None:
+    """Tensor.backward without the detour through torch functions, which would switch the mode off."""
+    torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
 def _called_in_fp64(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
@@ -109,7 +131,9 @@ def _without_dropout(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tup
 
 
 def _heard(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LossCall:
-    weight = kwargs.get("weight", args[2] if len(args) > 2 and name in ("cross_entropy", "nll_loss") else None)
+    weight = kwargs.get(
+        "weight", args[2] if len(args) > 2 and name in ("cross_entropy", "nll_loss") else None
+    )
     logits, target = (*args, None, None)[:2]
     square = (
         isinstance(logits, torch.Tensor)
@@ -131,8 +155,12 @@ class Narrowings(TorchDispatchMode):
         self.seen: dict[str, torch.dtype] = {}
         self._where = where
 
-    def __torch_dispatch__(  # noqa: D105 - torch's own protocol
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None  # noqa: ANN401, ARG002
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
         given = func(*args, **(kwargs or {}))
         name = str(func)

@@ -137,7 +137,9 @@ class Subject:
             seed_all(mixed(_SEED, 1, len(numbers), *numbers))
             return self._collate([source[number] for number in numbers])
 
-    def parts(self, sizes: Sequence[int], precision: Precision, *, order: Sequence[int] | None = None) -> list[Batch]:
+    def parts(
+        self, sizes: Sequence[int], precision: Precision, *, order: Sequence[int] | None = None
+    ) -> list[Batch]:
         """The large batch cut in parts of these sizes, floats in fp64 where that runs."""
         total = sum(sizes)
         numbers = list(order) if order is not None else list(range(total))

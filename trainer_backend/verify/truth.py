@@ -25,7 +25,7 @@ HALF: Final = (torch.bfloat16, torch.float16)
 class Truth:
     """The large batch in the best precision that runs, its floors, and its partitions."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: Subject, total: int | None = None) -> None:
         self.subject = subject
         self.precision: Precision = "fp64"
         self.remarks: list[Remark] = []
@@ -33,11 +33,12 @@ class Truth:
         self.narrowed: dict[str, torch.dtype] = {}
         """Where fp64 was rounded to less, by module."""
         self.samples_partition = 0
+        """All samples, where they do not fit as one batch: compared between partitions only."""
         self.weights_are_rounded = False
         subject.by_splitting = not subject.collates_the_same_twice()
         if subject.by_splitting:
             self.remarks.append(Remark(code="collate-draws-lots"))
-        self.total = len(subject.samples)
+        self.total = len(subject.samples) if total is None else total
         self.one = self._first_pass()
         self.gradient = self.one.gradient()
         self.norm = compare(self.gradient, self.gradient).norm
@@ -72,8 +73,7 @@ class Truth:
                 )
 
     def _halve(self) -> bool:
-        """Half as many samples; the rest is compared between partitions only."""
-        self.samples_partition = self.samples_partition or self.total
+        """Half as many samples."""
         if self.total // 2 < 2 * self.subject.smallest:
             return False
         self.total //= 2
@@ -154,7 +154,9 @@ class Truth:
     @property
     def stated(self) -> set[str]:
         """Terms that belong to the micro-batch as a whole, as the task says."""
-        return self.one.stated | (set(getattr(self.subject.task, "per_micro_batch", ())) & set(self.one.terms))
+        return self.one.stated | (
+            set(getattr(self.subject.task, "per_micro_batch", ())) & set(self.one.terms)
+        )
 
     # ------------------------------------------------------------------------------------- floors
 
@@ -181,17 +183,22 @@ class Truth:
         first = self.one if is_reference else self._again(precision, seed=0)
         one = self.gradient if is_reference else first.gradient()
         own = compare(one, self.gradient, at_least=self.scale())
-        repeat = compare(self._again(precision, seed=1).gradient(), one, at_least=self.scale())
+        again = self._again(precision, seed=1)
+        repeat = compare(again.gradient(), one, at_least=self.scale())
+        losses = [self.one.loss(), first.loss(), again.loss()]
         reverse: Difference | None = None
         if not subject.by_splitting:
             backwards = self._again(precision, seed=0, order=range(total - 1, -1, -1))
             forwards = self._over_denominators_of(backwards, first, one)
             reverse = compare(backwards.gradient(), forwards, at_least=self.scale())
+            losses.append(backwards.loss())
         order = reverse.error if reverse is not None else 0.0
         seen = (own, repeat) if reverse is None else (own, repeat, reverse)
         grade = self.grade if is_reference else grade_of(subject, precision)
         rounding = [difference for difference in seen if difference.error <= max(CAPS[grade], own.error)]
-        limits = Limits(grade, own.error, max(repeat.error, order), noise_of(*rounding))
+        known = [loss for loss in losses if loss is not None]
+        spread = max(known) - min(known) if known and max(repeat.error, order) <= CAPS[grade] else 0.0
+        limits = Limits(grade, own.error, max(repeat.error, order), noise_of(*rounding), spread)
         floor = Floor(precision=precision, one_fold_error=own.error, repeat=repeat.error, order=order)
         return limits, floor
 

@@ -6,11 +6,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from trainer_backend.verify.report import Comparison, Culprit, Remark, Verdict, VerifyProgress, VerifyReport
 
 Translate: TypeAlias = Callable[[str], str]
+
+
+class Said(NamedTuple):
+    """What is so, and what can be done."""
+
+    sentence: str
+    remedy: str
+
+
+def english(text: str) -> str:
+    """As it stands."""
+    return text
+
 
 VERDICTS: Final[dict[Verdict, str]] = {
     "equal": "Equal",
@@ -48,133 +61,132 @@ PROGRESS: Final[dict[str, str]] = {
     "diagnosing": "Looking for what breaks equality…",
 }
 
-# code -> (what is so, what can be done)
-CULPRITS: Final[dict[str, tuple[str, str]]] = {
-    "batch-norm": (
+CULPRITS: Final[dict[str, Said]] = {
+    "batch-norm": Said(
         "BatchNorm normalises each micro-batch by its own statistics ({layers} layers): a ghost batch of "
         "{micro_batch_size} samples, not of the effective batch.",
         "Use momentum {momentum_for_steps} instead of {momentum}, so that the running statistics move once a "
         "window of {steps}; or freeze these layers (eval mode); or use GroupNorm.",
     ),
-    "per-micro-batch-term": (
+    "per-micro-batch-term": Said(
         "These loss terms belong to the micro-batch as a whole, as the task states: the window's value is "
         "their weighted mean over micro-batches.",
         "Nothing to do. Give terms that shall be the large batch's as sums over samples.",
     ),
-    "returns-mean": (
+    "returns-mean": Said(
         "This loss term is a mean: the same samples given twice give the same total, where a sum doubles.",
         "Return the sum and its weight: LossTerm(losses.sum(), weight=the number of elements summed).",
     ),
-    "class-weighted-mean": (
+    "class-weighted-mean": Said(
         "This loss term is a mean over class weights: each micro-batch is divided by its own classes' weights.",
         "Give it its own denominator: reduction='sum', and weight = class_weights[targets].sum().",
     ),
-    "other-denominator": (
+    "other-denominator": Said(
         "This loss term is a mean times another count than its own denominator.",
         "Use reduction='sum', and give what the mean divides by (the valid elements) as the weight.",
     ),
-    "ratio": (
+    "ratio": Said(
         "This loss term is a ratio over the whole micro-batch (such as Dice, or a mean over valid elements).",
         "Return numerator and denominator as total and weight; where it is no such ratio (Dice), sum it per "
         "sample, or state it: LossTerm(…, per_micro_batch=True).",
     ),
-    "in-batch-negatives": (
+    "in-batch-negatives": Said(
         "Each sample is scored against the others of its micro-batch (in-batch negatives), so fewer samples "
         "mean fewer negatives.",
         "GradCache gives the large batch exactly (two forwards); or state it: LossTerm(…, per_micro_batch=True).",
     ),
-    "samples-influence-each-other": (
+    "samples-influence-each-other": Said(
         "Samples of a micro-batch influence each other in this loss term, so it is no sum over samples.",
         "With in-batch negatives, GradCache gives the large batch exactly; a statistic over the batch can be "
         "taken per sample; else state it: LossTerm(…, per_micro_batch=True).",
     ),
-    "weight-not-additive": (
+    "weight-not-additive": Said(
         "The weights of the micro-batches do not add up to the large batch's ({weights_of_parts} against "
         "{weight}): the weight depends on what is collated together.",
         "Count only valid elements (no padding), each in exactly one micro-batch.",
     ),
-    "collate": (
+    "collate": Said(
         "Collating other samples together changes a sample's own loss: padding is not masked out.",
         "Mask padding in the model and in the loss, or pad every sample to one length.",
     ),
-    "random-numbers": (
+    "random-numbers": Said(
         "The same batch gives another gradient with other random numbers, dropout switched off.",
         "Look for rand, bernoulli or noise in the forward pass or the loss; use nn.Dropout for dropout.",
     ),
-    "state": (
+    "state": Said(
         "A forward pass leaves something behind that changes the next one.",
         "Let no value that the forward uses be kept in the model or the task from one micro-batch to the next; "
         "update it once a window.",
     ),
-    "order": (
+    "order": Said(
         "The same samples in reversed order give another gradient: the loss depends on the place in the batch.",
         "Weigh each sample by itself, not by its index in the batch.",
     ),
-    "half-precision": (
+    "half-precision": Said(
         "Part of the gradient is computed in half precision whatever the run's precision is.",
         "Take .half(), .bfloat16() or a fixed autocast off the model and the loss; sum losses in fp32.",
     ),
-    "non-finite": (
+    "non-finite": Said(
         "The gradient is not finite for the samples taken.",
         "Look at these samples and the loss (log of 0, division by a count of 0) before training.",
     ),
-    "engine-skipped": (
+    "engine-skipped": Said(
         "The engine skipped the window ({reason}).",
         "Look for a loss or gradient that overflows in the run's precision.",
     ),
-    "engine-updates": (
+    "engine-updates": Said(
         "The optimizer stepped {updates} times in one window.",
         "Step once a window, behind its last micro-batch.",
     ),
-    "engine-numbers": (
+    "engine-numbers": Said(
         "The gradient may be right, but these numbers of the window are not.",
         "Report over all micro-batches of the window, by weight.",
     ),
-    "engine-clip": (
+    "engine-clip": Said(
         "Clipping is not applied to the window's mean gradient.",
         "Divide by the window's denominator first, then clip, once a window.",
     ),
-    "engine-replay": (
+    "engine-replay": Said(
         "A window that is replayed after out of memory is not the same window.",
         "Empty every gradient and restore buffers before the replay; run each sample once.",
     ),
-    "engine-stale": (
+    "engine-stale": Said(
         "The gradient of the window before leaks in, {factor} times.",
         "Empty every .grad behind each window, applied or not.",
     ),
-    "engine-scale": (
+    "engine-scale": Said(
         "The gradient is {factor} times what it should be.",
         "Divide by the weights that the window really had, not by N.",
     ),
-    "engine-missing": (
+    "engine-missing": Said(
         "Micro-batches are missing from the gradient.",
         "Let each micro-batch of the window run its backward once.",
     ),
-    "engine-repeated": (
+    "engine-repeated": Said(
         "Micro-batches enter another number of times than once ({factors}).",
         "Let each micro-batch of the window run its backward once.",
     ),
-    "engine-weights": (
+    "engine-weights": Said(
         "Micro-batches enter with wrong weights ({factors} times what they should).",
         "Divide sums by the window's denominator, not means by N: a mean of means favours small micro-batches.",
     ),
-    "engine-term": (
+    "engine-term": Said(
         "Loss terms enter {factors} times what they should.",
         "Divide each term by its own denominator over the window.",
     ),
-    "engine-layers": (
+    "engine-layers": Said(
         "The gradient of these tensors is wrong, of all others right.",
         "See whether the optimizer has them, and whether a hook changes their gradient.",
     ),
-    "engine-rounding": (
+    "engine-rounding": Said(
         "The gradient is rounded more than {precision} rounds.",
         "Let gradients accumulate in fp32 buffers.",
     ),
-    "engine-gradient": (
+    "engine-gradient": Said(
         "The gradient that the optimizer gets is not what the micro-batches add up to.",
         "Look at what happens to .grad between the first backward and the step.",
     ),
-    "unknown": (
+    "unknown": Said(
         "The gradients differ, and no known cause fits.",
         "Compare the worst layers below with what the model does in them.",
     ),
@@ -206,11 +218,7 @@ REMARKS: Final[dict[str, str]] = {
 }
 
 
-def _english(text: str) -> str:
-    return text
-
-
-def culprit(entry: Culprit, tr: Translate = _english) -> tuple[str, str]:
+def culprit(entry: Culprit, tr: Translate = english) -> tuple[str, str]:
     """What is so, and what can be done."""
     sentence, remedy = CULPRITS[entry.code]
     values = _Shown(entry.values)
@@ -218,15 +226,17 @@ def culprit(entry: Culprit, tr: Translate = _english) -> tuple[str, str]:
         remedy = "Freeze these layers (eval mode), or use GroupNorm."
     where = ", ".join(FAULTS.get(name, name) for name in entry.where)
     told = tr(sentence).format_map(values)
-    return (f"{told} ({where})" if entry.code == "engine-numbers" and where else told), tr(remedy).format_map(values)
+    return (f"{told} ({where})" if entry.code == "engine-numbers" and where else told), tr(remedy).format_map(
+        values
+    )
 
 
-def remark(entry: Remark, tr: Translate = _english) -> str:
+def remark(entry: Remark, tr: Translate = english) -> str:
     """A remark in words."""
     return tr(REMARKS[entry.code]).format_map(_Shown(entry.values))
 
 
-def progress(entry: VerifyProgress, tr: Translate = _english) -> str:
+def progress(entry: VerifyProgress, tr: Translate = english) -> str:
     """What is being done."""
     values = dict(entry.values)
     if "fold" in values:
@@ -234,7 +244,7 @@ def progress(entry: VerifyProgress, tr: Translate = _english) -> str:
     return tr(PROGRESS[entry.code]).format_map(_Shown(values))
 
 
-def headline(report: VerifyReport, tr: Translate = _english) -> str:
+def headline(report: VerifyReport, tr: Translate = english) -> str:
     """The verdict and, where it is another than the recipe declares, that."""
     said = tr(VERDICTS[report.verdict])
     if report.as_declared:
@@ -244,7 +254,7 @@ def headline(report: VerifyReport, tr: Translate = _english) -> str:
     )
 
 
-def meaning(report: VerifyReport, tr: Translate = _english) -> str:
+def meaning(report: VerifyReport, tr: Translate = english) -> str:
     """The verdict in a sentence with its numbers."""
     steps = sorted({entry.steps for entry in report.comparisons if entry.steps > 1})
     listed = ", ".join(map(str, steps))
@@ -274,7 +284,7 @@ def plain(value: float | None) -> str:
     return "–" if value is None else f"{value:.6g}"
 
 
-def holds(entry: Comparison, tr: Translate = _english) -> str:
+def holds(entry: Comparison, tr: Translate = english) -> str:
     """What a comparison says, in a word or two."""
     if entry.holds and entry.equals_large_batch:
         return tr("equal")
@@ -297,7 +307,7 @@ def worst_comparison(report: VerifyReport) -> Comparison | None:
     return max(report.comparisons, key=badness)
 
 
-def facts(report: VerifyReport, tr: Translate = _english) -> list[tuple[str, str]]:
+def facts(report: VerifyReport, tr: Translate = english) -> list[tuple[str, str]]:
     """What was certified, and with what: names (to be translated) and values."""
     found = [
         ("Kind", report.kind),
@@ -312,9 +322,9 @@ def facts(report: VerifyReport, tr: Translate = _english) -> list[tuple[str, str
         ("Duration", f"{report.duration_s:.1f} s"),
         ("Versions", f"gradacc {report.version}, torch {report.torch_version}"),
     ]
-    for term in report.terms:
-        kind = tr("sum over samples") if term.additive else tr("per micro-batch")
-        found.append((f"{tr('Term')} {term.name}", f"{plain(term.loss)}, D = {plain(term.denominator)}, {kind}"))
+    for term in report.terms if len(report.terms) > 1 or not report.terms[0].additive else ():
+        kind = "" if term.additive else ", " + tr("per micro-batch")
+        found.append((f"{tr('Term')} {term.name}", f"{plain(term.loss)}, D = {plain(term.denominator)}{kind}"))
     return [(name, value) for name, value in found if value]
 
 
