@@ -51,6 +51,9 @@ NEEDS: Final = (
     Need("psutil", "psutil", (6,)),
     Need("pynvml", "nvidia-ml-py", (12, 560)),
     Need("tomlkit", "tomlkit", (0, 13)),
+    # safetensors writes tensors through it. Any that torch works with will do: a newer one laid over an
+    # interpreter's own would break what is compiled against that.
+    Need("numpy", "numpy", (1, 21)),
 )
 """The trainer's part of pyproject.toml's dependencies."""
 
@@ -136,8 +139,8 @@ if spec is not None and spec.origin:
 print("gradacc-probe:" + json.dumps({
     "executable": sys.executable, "version": list(sys.version_info[:3]),
     "implementation": sys.implementation.name, "prefix": sys.prefix,
-    "abi": "%s-%s" % (sys.implementation.cache_tag,
-                      sysconfig.get_config_var("SOABI") or sysconfig.get_platform()),
+    "abi": sysconfig.get_config_var("SOABI")
+           or "%s-%s" % (sys.implementation.cache_tag, sysconfig.get_platform()),
     "torch_version": torch_version, "cuda_version": cuda,
     "packages": {p: version(p) or "0" for m, p in wanted if there(m)},
     "modules": {m: there(m) for m in extra}}))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import fnmatch
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainer_backend.config_check import Problem
-from trainer_backend.kinds.language_model import LanguageModelData, LanguageModelTask
+from gradacc_gui.form.data_facts import Question, look
+from trainer_backend.config_check import Problem, fields, metadata, show
 from trainer_backend.recipe import Recipe, RecipeError, default_name, text_for_run
 from trainer_backend.run_directory import RunDirectory
 
@@ -28,54 +26,30 @@ def new_run(recipe: Recipe, recipe_path: Path | None = None) -> RunDirectory:
 
 
 def preflight(recipe: Recipe) -> list[Problem]:
-    """What the recipe names and this machine lacks. A few looks at the disk; no data is read."""
+    """What the recipe names and this machine lacks: paths that are not there, text that is too short.
+
+    Looks at the disk, for seconds at most in a very large folder: not for the GUI thread.
+    """
     task, data = recipe.config.task, recipe.config.data
-    if isinstance(task, LanguageModelTask) and isinstance(data, LanguageModelData) and data.path:
-        return _text_problems(recipe.folder, data, task.context_length)
-    return []
+    paths = dict(_paths(recipe))
+    question = Question(
+        kind=recipe.config.kind,
+        folder=recipe.source.folder,
+        paths=tuple(paths.items()),
+        pattern=getattr(data, "pattern", ""),
+        context_length=getattr(task, "context_length", 0),
+        held_out=getattr(data, "validation_fraction", 0.0),
+    )
+    return [
+        Problem(field, paths[field], f"{field} = {show(paths[field])}: {fault}")
+        for field, fault in look(question).faults.items()
+    ]
 
 
-def _text_problems(folder: Path, data: LanguageModelData, context_length: int) -> list[Problem]:
-    path = folder / Path(data.path).expanduser()
-
-    def problem(said: str) -> list[Problem]:
-        return [Problem("data.path", data.path, f'data.path = "{data.path}" {said}')]
-
-    if not path.exists():
-        return problem(f"is not there ({path}). Give a file or folder of text, or leave it empty.")
-    if path.is_file():
-        if not os.access(path, os.R_OK):
-            return problem("cannot be read. Check its rights.")
-        size = path.stat().st_size
-        if size <= context_length:
-            return problem(
-                f"has {size} bytes, fewer than one context (task.context_length = {context_length}, and the"
-                " byte after it). Give more text, or a shorter context."
-            )
-        return []
-    found = size = 0
-    for file in _matching(path, data.pattern):
-        found += 1
-        size += file.stat().st_size
-        if size > context_length and found > 1:
-            return []
-    if not found:
-        return problem(
-            f"has no file that matches data.pattern ({data.pattern}). Give another folder or pattern."
-        )
-    if size <= context_length:
-        return problem(
-            f"has {size} bytes of text, fewer than one context (task.context_length = {context_length}, and"
-            " the byte after it). Give more text, or a shorter context."
-        )
-    return []
-
-
-def _matching(folder: Path, pattern: str) -> Iterator[Path]:
-    patterns = [part.strip() for part in pattern.split(",") if part.strip()]
-    for root, _, names in os.walk(folder):
-        for name in names:
-            if any(fnmatch.fnmatch(name, wanted) for wanted in patterns):
-                file = Path(root, name)
-                if file.is_file() and os.access(file, os.R_OK):
-                    yield file
+def _paths(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """Fields that name a file or folder, and what they name."""
+    for table, section in (("task", recipe.config.task), ("data", recipe.config.data)):
+        for name, field in fields(type(section)).items():
+            value = getattr(section, name)
+            if "path" in metadata(field.type)[2] and isinstance(value, str) and value.strip():
+                yield f"{table}.{name}", value

