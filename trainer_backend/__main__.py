@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; gives the exit code."""
-    options = _parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    if words[:1] == ["verify"]:  # it has a command line of its own
+        from trainer_backend.verify.command import main as verify  # noqa: PLC0415 - only when asked for
+
+        return verify(words[1:])
+    options = _parser().parse_args(words)
     try:
         return _run(options.target, options.set, replay=not options.no_replay)
     except GradaccError as error:
@@ -44,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         "--no-replay", action="store_true",
         help="on resume, do not repeat what was changed live after the checkpoint",
     )  # fmt: skip
+    commands.add_parser("verify", add_help=False, help="prove that N micro-batches give one large batch's gradient")
     return parser
 
 
