@@ -47,9 +47,9 @@ def preflight(recipe: Recipe) -> list[Problem]:
 
 
 def _paths(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """Fields that name a file or folder, and what they name."""
-    for table, section in (("task", recipe.config.task), ("data", recipe.config.data)):
-        for name, field in fields(type(section)).items():
-            value = getattr(section, name)
-            if "path" in metadata(field.type)[2] and isinstance(value, str) and value.strip():
-                yield f"{table}.{name}", value
+    """Fields of the data that name a file or folder, and what they name; a task's model may be a hub's."""
+    data = recipe.config.data
+    for name, field in fields(type(data)).items():
+        value = getattr(data, name)
+        if "path" in metadata(field.type)[2] and isinstance(value, str) and value.strip():
+            yield f"data.{name}", value
