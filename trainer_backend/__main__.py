@@ -49,7 +49,10 @@ def _parser() -> argparse.ArgumentParser:
         "--no-replay", action="store_true",
         help="on resume, do not repeat what was changed live after the checkpoint",
     )  # fmt: skip
-    commands.add_parser("verify", add_help=False, help="prove that N micro-batches give one large batch's gradient")
+    says = "prove that N micro-batches give one large batch's gradient"
+    commands.add_parser("verify", add_help=False, help=says)
+        "verify", add_help=False, help="prove that N micro-batches give one large batch's gradient"
+    )
     return parser
 
 

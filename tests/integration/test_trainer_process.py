@@ -189,6 +189,13 @@ def _wait_for_log(run: RunDirectory, text: str) -> None:
         time.sleep(0.01)
 
 
+def test_the_first_fact_waits_for_no_torch() -> None:
+    """What opens the journal and answers commands is there seconds before torch is."""
+    check = "import sys, trainer_backend.trainer.attempt; sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", check], env=environment(), check=False, timeout=60)
+    assert done.returncode == 0
+
+
 def test_an_import_that_fails_is_told_with_the_users_line(tmp_path: Path) -> None:
     """The sentence, the user's file and line, and a traceback without our frames."""
     module = tmp_path / "broken.py"

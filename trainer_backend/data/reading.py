@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import Any, TypeAlias
 
 import torch
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset, TensorDataset, default_collate, get_worker_info
 
 from trainer_backend.data.order import Cut
 from trainer_backend.data.randomness import borrowed, is_random, mixed, seed_all
@@ -27,10 +27,14 @@ class MapReader(torch.utils.data.Dataset[Any]):
         self._seed = seed
         self._random = is_random(dataset)
         self._many = getattr(dataset, "__getitems__", None) if not self._random else None
+        plain = type(dataset) is TensorDataset and collate is default_collate
+        self._tensors = dataset.tensors if plain else None
 
     def __getitem__(self, wanted: tuple[Cut, list[int]]) -> tuple[Any, tuple[int, ...]]:
         """A collated micro-batch and the indices of its samples."""
         cut, indices = wanted
+        if self._tensors is not None:  # one gather a tensor: what stacking its samples would give
+            return [tensor[indices] for tensor in self._tensors], tuple(indices)
         if not self._random:
             samples = self._many(indices) if self._many else [self._dataset[index] for index in indices]
             return self._collate(samples), tuple(indices)

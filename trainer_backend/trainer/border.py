@@ -1,6 +1,6 @@
 """The border between two windows: the only place where a setting changes.
 
-What is replayed, the recipe's schedule of N, and commands, in this order; each change is applied and told.
+The recipe's schedule of N, what is replayed, and commands, in this order; each change is applied and told.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Border:
     def cross(self) -> None:
         """Obey what was asked, and wait while paused; the next window's number is settled here."""
         step = self._engine.step + 1
-        self._replay_changes(step)
         self._follow_schedule(step)
+        self._replay_changes(step)
         while not self._steering.start_window(step, self.settings):
             for pending in self._steering.take(step, self.settings):
                 self._obey(pending, step)
@@ -183,6 +183,9 @@ class Border:
                 assert isinstance(change.after, int)
                 self._engine.micro_batch_ceiling = change.after
             else:
+                if change.key == KEYS["micro_batch_size"]:
+                    assert isinstance(change.after, int)
+                    self._allow(change.after)
                 after = with_value(self.settings, change.key, change.after)
                 self._change(after, Author(change.asked_by, time.time()), step)
 

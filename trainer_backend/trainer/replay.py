@@ -80,6 +80,8 @@ def recorded_changes(records: Iterable[Record], *, after_step: int) -> list[Chan
 
 def _change_of(event: AnyEvent) -> Change | None:
     match event:
+        case AccumulationChanged(asked_by="schedule"):
+            return None  # the recipe's schedule comes again by itself
         case AccumulationChanged():
             return Change(event.step, STEPS, event.after)
         case SettingChanged() if event.key in FIELDS:

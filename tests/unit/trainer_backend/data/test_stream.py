@@ -162,6 +162,18 @@ def test_the_indices_of_a_micro_batch_are_its_samples() -> None:
         assert batch.samples == len(batch.indices)
 
 
+def test_tensors_in_one_gather_are_what_stacked_samples_would_be() -> None:
+    """A TensorDataset is read at once: the same types, shapes and values as through its samples."""
+    data = torch.utils.data.TensorDataset(torch.randn(23, 4), torch.arange(23), torch.rand(23, 2, 2).half())
+    fast = list(stream_of(data).window(6, 4))
+    slow = list(stream_of(torch.utils.data.Subset(data, range(23))).window(6, 4))
+    assert [batch.indices for batch in fast] == [batch.indices for batch in slow]
+    for one, other in zip(fast, slow, strict=True):
+        assert type(one.batch) is type(other.batch)
+        assert all(map(torch.equal, one.batch, other.batch))
+        assert [tensor.dtype for tensor in one.batch] == [tensor.dtype for tensor in other.batch]
+
+
 @pytest.mark.parametrize("data", [Numbered(0), Counting(0)])
 def test_data_without_a_sample_is_a_sentence(data: Any) -> None:
     """Not an endless search for one."""

@@ -42,6 +42,12 @@ def test_changes_before_the_checkpoint_are_in_it() -> None:
     ]
 
 
+def test_the_schedules_own_changes_are_left_to_it() -> None:
+    """They come again at the same samples by themselves."""
+    fact = AccumulationChanged(command_id=None, step=9, before=1, after=4, asked_by="schedule", asked_at=0.0)
+    assert changes(fact, rate(9, 0.5), after_step=8) == [Change(9, RATE, 0.5)]
+
+
 def test_a_second_attempt_that_made_them_again_adds_nothing() -> None:
     """The same change told twice is one; a later word at the same window replaces an earlier."""
     assert changes(n(9, 2), n(9, 2), after_step=8) == [Change(9, STEPS, 2)]
