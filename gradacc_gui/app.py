@@ -79,7 +79,7 @@ def open_window(*, demo: bool = False, run: str | None = None) -> int:
         fit_on_screen(window)
     first_page(window, wanted, demo=demo)
     window.show()
-    window.stack.setFocus()
+    window.pages.setFocus()
     # Charts take half a second to import; once the window is there nobody waits for that.
     QTimer.singleShot(200, window, window.live.ensure_charts)
     return app.exec()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +18,6 @@ from PySide6.QtWidgets import (
     QFileDialog,
     QHBoxLayout,
     QMainWindow,
-    QStackedWidget,
     QVBoxLayout,
     QWidget,
 )
@@ -36,12 +36,12 @@ from gradacc_gui.window.header import Header
 from gradacc_gui.window.header_state import HeaderState
 from gradacc_gui.window.live_page import LivePage
 from gradacc_gui.window.navigation import PAGES, Navigation
+from gradacc_gui.window.pages import Pages, make_charts, make_form, make_verify
 from gradacc_gui.window.parts import Notice
 from gradacc_gui.window.preferences import Preferences
 from gradacc_gui.window.runs_page import RunsPage
 from gradacc_gui.window.settings_page import SettingsPage
 from gradacc_gui.window.starts import Starts
-from gradacc_gui.window.verify_page import VerifyPage
 from gradacc_gui.words import tr
 from trainer_backend.errors import GradaccError
 from trainer_backend.run_directory import RunDirectory
@@ -58,7 +58,7 @@ class MainWindow(QMainWindow):
     """Everything a person sees."""
 
     def __init__(
-        self, themes: Themes, preferences: Preferences, make_form: Callable[[], Any] | None = None
+        self, themes: Themes, preferences: Preferences, make_form_page: Callable[[], Any] | None = None
     ) -> None:
         super().__init__()
         self.setWindowTitle("gradacc")
@@ -70,7 +70,7 @@ class MainWindow(QMainWindow):
         self._ticks = 0
         self._may_close = False
         self.starts = Starts(self, self.background, self._began, self._fail)
-        self._make_form = make_form or _make_form
+        self._make_form = make_form_page or make_form
         self._build(themes)
         self._connect()
         self._build_shortcuts()
@@ -96,23 +96,20 @@ class MainWindow(QMainWindow):
         around = QHBoxLayout()
         around.setContentsMargins(space(3), 0, space(3), 0)
         around.addWidget(self.notice)
-        self.stack = QStackedWidget()
-        self.stack.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+        self.pages = Pages()
+        self.pages.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
         column.addWidget(self.header)
         column.addLayout(around)
-        column.addWidget(self.stack, 1)
+        column.addWidget(self.pages, 1)
         row.addLayout(column, 1)
-        self.live = LivePage(_make_charts)
+        self.live = LivePage(make_charts)
         self.runs = RunsPage()
         self.settings = SettingsPage(self.preferences, themes)
-        self.pages: dict[str, QWidget] = {
-            "live": self.live,
-            "runs": self.runs,
-            "verify": VerifyPage(),
-            "settings": self.settings,
-        }
-        for page in self.pages.values():
-            self.stack.addWidget(page)
+        self.pages.add("live", self.live)
+        self.pages.add("runs", self.runs)
+        self.pages.add("settings", self.settings)
+        self.pages.add_later("new-run", self._build_form)
+        self.pages.add_later("verify", self._build_verify)
         self.setCentralWidget(centre)
 
     def _connect(self) -> None:
@@ -155,30 +152,37 @@ class MainWindow(QMainWindow):
 
     def show_page(self, page: str) -> None:
         """Bring a page to the front."""
-        if page == "new-run":
-            self.form()
         self.navigation.choose(page)
-        self.stack.setCurrentWidget(self.pages[page])
+        self.pages.bring(page)
         # The form has its own Ctrl+O; two at once would be ambiguous, and neither would work.
         self.open_shortcut.setEnabled(page != "new-run")
         if page == "runs":
             self._list_runs()
 
     def form(self) -> Any:  # noqa: ANN401 - FormPage, imported late
-        """The form, built when it is first wanted."""
-        known: Any = self.pages.get("new-run")
-        if known is not None:
-            return known
-        form = self._make_form()
-        form.start_requested.connect(self._start_from_form)
-        form.verify_requested.connect(lambda *_recipe: self.show_page("verify"))
-        self.pages["new-run"] = form
-        self.stack.addWidget(form)
-        return form
+        """The form."""
+        return self.pages.get("new-run")
 
     def page(self) -> str:
         """The page that is in front."""
-        return next(key for key, widget in self.pages.items() if widget is self.stack.currentWidget())
+        return self.pages.front()
+
+    def _build_form(self) -> Any:  # noqa: ANN401 - FormPage, imported late
+        form = self._make_form()
+        form.start_requested.connect(self._start_from_form)
+        form.verify_requested.connect(self._verify_recipe)
+        return form
+
+    def _build_verify(self) -> Any:  # noqa: ANN401 - VerifyPage, imported late
+        page = make_verify()
+        page.recipe_requested.connect(lambda: self.show_page("new-run"))
+        return page
+
+    def _verify_recipe(self, text: str, folder: Path, name: str, python: str) -> None:
+        page = self.pages.get("verify")
+        page.set_recipe(text, folder, python or sys.executable, name)
+        self.show_page("verify")
+        page.run()
 
     # -------------------------------------------------------------------------- runs
 
@@ -272,7 +276,7 @@ class MainWindow(QMainWindow):
             if facts:
                 self.live.take(facts)
             self.header.show_state(header_of(self.run))
-            if self.stack.currentWidget() is self.live:
+            if self.page() == "live":
                 self.live.tick(slow=slow)
         elif slow:
             wish = self.starts.wish
@@ -280,7 +284,7 @@ class MainWindow(QMainWindow):
         if slow:
             self._keep_awake()
             self._title()
-        if self._ticks % LIST_TICKS == 0 and self.stack.currentWidget() is self.runs:
+        if self._ticks % LIST_TICKS == 0 and self.page() == "runs":
             self._list_runs()
 
     def _title(self) -> None:
@@ -313,8 +317,10 @@ class MainWindow(QMainWindow):
             self.run = None
             seal_ended([summarise(ended)])  # this window was a reader; without it the journal may be folded
         self.background.close()
-        if "new-run" in self.pages:
-            self.form().shut_down()
+        if (form := self.pages.if_made("new-run")) is not None:
+            form.shut_down()
+        if (verify := self.pages.if_made("verify")) is not None:
+            verify.close_down()
         super().closeEvent(event)
 
     def _close_knowingly(self) -> None:
@@ -331,19 +337,6 @@ def _listed() -> list[RunSummary]:
     runs = list_runs()
     seal_ended(runs)
     return runs
-
-
-def _make_charts() -> QWidget:
-    from gradacc_gui.charts import ChartGrid  # noqa: PLC0415 - pyqtgraph and numpy take half a second
-
-    grid: QWidget = ChartGrid()
-    return grid
-
-
-def _make_form() -> Any:  # noqa: ANN401 - FormPage, imported late
-    from gradacc_gui.form.page import FormPage  # noqa: PLC0415 - built when it is wanted
-
-    return FormPage()
 
 
 def close_on_interrupt(window: MainWindow) -> None:

@@ -55,7 +55,12 @@ def test_every_role_of_the_style_sheet_is_used_and_none_is_missing() -> None:
     sheet = asset("themes/gradacc.qss").read_text("utf-8")
     styled = set(re.findall(r'role="([\w-]+)"', sheet))
     source = "".join(path.read_text("utf-8") for path in Path(themes.__file__).parent.rglob("*.py"))
-    unused = [role for role in styled if f'"{role}"' not in source]
+    # Some roles end in a tone: f"verdict-{tone}".
+    unused = [
+        role
+        for role in styled
+        if f'"{role}"' not in source and f'"{role.rpartition("-")[0]}-{{' not in source
+    ]
     assert unused == []
 
 
