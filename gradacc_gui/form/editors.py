@@ -23,11 +23,12 @@ from PySide6.QtWidgets import (
 
 from gradacc_gui.form.arrangement import CHOICES
 from gradacc_gui.form.specs import FieldSpec
-from gradacc_gui.theme import current_theme, icon, set_role, space
+from gradacc_gui.theme import current_theme, icon, mono_font, set_role, space
 from gradacc_gui.window.parts import button
 from gradacc_gui.words import tr
 
-TABLE_LINES: Final = 5
+FEWEST_LINES: Final = 3
+MOST_LINES: Final = 14
 NEEDED: Final = frozenset(
     path for choice in CHOICES if choice.key in ("length", "accumulation") for path in choice.paths
 )
@@ -199,8 +200,14 @@ class TableEdit(QPlainTextEdit):
         self._quiet = False
         self.setTabChangesFocus(True)
         self.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
-        self.setFixedHeight(self.fontMetrics().lineSpacing() * TABLE_LINES + 20)
+        self.setFont(mono_font(13))
         self.textChanged.connect(self._tell)
+        self._fit()
+
+    def _fit(self) -> None:
+        """As high as its lines, within reason."""
+        lines = min(max(self.blockCount() + 1, FEWEST_LINES), MOST_LINES)
+        self.setFixedHeight(self.fontMetrics().lineSpacing() * lines + 20)
 
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:
         """A dropped file is no text: the page looks whether it is a recipe."""
@@ -210,6 +217,7 @@ class TableEdit(QPlainTextEdit):
             super().dragEnterEvent(event)
 
     def _tell(self) -> None:
+        self._fit()
         if not self._quiet:
             self.edited.emit(clean(self.toPlainText()))
 

@@ -22,6 +22,8 @@ class Factors:
         self.world: int | None = draft.valid_value("run.devices")
         self.effective: int | None = draft.valid_value(BATCH_PATH)
         self.steps: int | None = draft.valid_value(N_PATH)
+        self.from_batch = draft.value(BATCH_PATH) is not ABSENT
+        """Whether the effective batch is what was typed, and N follows."""
         one = self.micro_batch * self.world if self.micro_batch and self.world else None
         first = _first_point(draft.valid_value("accumulation.schedule"))
         if self.effective is not None and first is None:

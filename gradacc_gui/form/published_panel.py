@@ -70,6 +70,7 @@ class PublishedPanel(QFrame):
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(space(2))
         self.rule = ComboBox(list(RULES), [tr(word) for word in RULES.values()])
+        self.rule.setMinimumContentsLength(max(map(len, RULES.values())))
         self.rule.setAccessibleName(tr("Rule for the learning rate"))
         self.rule.edited.connect(lambda _text: self._preview())
         self.preview = label("", wrap=True)

@@ -48,17 +48,19 @@ class ThisRunPanel(Panel):
         values = (factors.micro_batch, factors.steps, factors.world, factors.effective)
         typed = (
             draft.text(MICRO_PATH),
-            draft.text(N_PATH) if draft.value(N_PATH) is not None else "",
+            "" if factors.from_batch else draft.text(N_PATH),
             draft.text("run.devices"),
-            draft.text(BATCH_PATH),
+            draft.text(BATCH_PATH) if factors.from_batch else "",
         )
+        wrong = [value is None for value in values]
+        # Of N and the effective batch the one that was typed is to be mended; the other only follows.
+        wrong[1] = wrong[1] and not factors.from_batch
+        wrong[3] = factors.from_batch and (wrong[3] or factors.steps is None)
         for place, (number, value) in enumerate(zip(self._numbers, values, strict=True)):
-            wrong = value is None and place < 3
-            shown = f"{value:,}" if value is not None else (typed[place].strip()[:7] or DASH)
-            put(number, shown if place < 3 or value is not None else DASH)
-            set_role(
-                number, "number-bad" if wrong else ("number-accent" if place == 3 and value else "number")
-            )
+            shown = f"{value:,}" if value is not None else typed[place].strip()[:7]
+            put(number, shown or DASH)
+            usual = "number-accent" if place == 3 and value else "number"
+            set_role(number, "number-bad" if wrong[place] else usual)
         self.setAccessibleDescription(" ".join(number.text() for number in self._numbers))
         put(self.words, _sentence(config, samples_an_epoch))
         self.words.setVisible(bool(self.words.text()))

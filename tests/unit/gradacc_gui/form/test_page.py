@@ -562,3 +562,14 @@ def test_the_page_follows_another_theme_while_it_is_shown(
         styled.setStyleSheet(style_sheet(LIGHT))
     assert dark == DARK.background
     assert page.grab().toImage().pixelColor(3, 3).name() == LIGHT.background
+
+
+def test_the_product_shows_in_red_what_was_typed_wrong_and_not_what_follows_from_it(page: FormPage) -> None:
+    """With an effective batch that does not divide, N is open and the batch is to be mended."""
+    view = page.fields.view(N)
+    assert isinstance(view, ChoiceView)
+    choose(view.counts, BATCH)
+    retype(page, BATCH, "30")
+    roles = [label.property("role") for label in page.this_run._numbers]
+    assert [page.this_run.number(place) for place in range(4)] == ["8", "–", "1", "30"]
+    assert roles == ["number", "number", "number", "number-bad"]
