@@ -25,14 +25,18 @@ from __future__ import annotations
 from trainer_backend.engine.accumulator import Accumulator
 from trainer_backend.engine.batches import Collated
 from trainer_backend.engine.border import StepOutOfMemory
+from trainer_backend.engine.compilation import compile_model, graphs_compiled
+from trainer_backend.engine.inspection import inspect_model, suggested_momentum
 from trainer_backend.engine.optimizers import (
     load_optimizer_state,
     make_optimizer,
     optimizer_state,
     parameter_groups,
 )
+from trainer_backend.engine.recompute import checkpoint_modules
 from trainer_backend.engine.terms import auxiliary
 from trainer_backend.engine.window import NonFiniteError, WindowResult, WindowTotals
+from trainer_backend.engine.windows import windows
 from trainer_backend.tasks import LossTerm
 
 __all__ = [
@@ -44,8 +48,14 @@ __all__ = [
     "WindowResult",
     "WindowTotals",
     "auxiliary",
+    "checkpoint_modules",
+    "compile_model",
+    "graphs_compiled",
+    "inspect_model",
     "load_optimizer_state",
     "make_optimizer",
     "optimizer_state",
     "parameter_groups",
+    "suggested_momentum",
+    "windows",
 ]

@@ -45,6 +45,9 @@ class Accumulator:
     `weights(batch)`, `split(batch, parts)`, `count(batch)`. `max_grad_norm`, `micro_batch_ceiling`
     (samples; None: no limit known) and `non_finite` may be set between windows.
 
+    snapshot_step    copy parameters and state before each step of an optimizer that is not fused, so
+                     that running out of memory inside it can be undone
+    own_gradients    copy each window's first gradients: needed under CUDA-graph trees
     on_micro_batch   gets a `MicroBatchMeasured` for each micro-batch; samples that a replay runs
                      again are not told twice
     on_fact          gets `OutOfMemoryRecovered` and `NonFiniteSeen`
@@ -69,6 +72,7 @@ class Accumulator:
         ema_decay: float | None = None,
         gradient_norm_every: int = 16,
         snapshot_step: bool = False,
+        own_gradients: bool = False,
         process_group: Any | None = None,  # noqa: ANN401 - torch's own type
         on_micro_batch: Callable[[MicroBatchMeasured], None] | None = None,
         on_fact: Callable[[Event], None] | None = None,
@@ -100,7 +104,7 @@ class Accumulator:
         self._ranks = Ranks(process_group, self.device)
         self._passes = Passes(
             model, optimizer, loss, device=self.device, autocast=autocast(precision, self.device),
-            masters=self._masters, scaler=self._scaler, ranks=self._ranks, tell=on_micro_batch,
+            masters=self._masters, scaler=self._scaler, ranks=self._ranks, tell=on_micro_batch, own_gradients=own_gradients,
         )  # fmt: skip
         self._on_fact = on_fact
         self._on_window = on_window

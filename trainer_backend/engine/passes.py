@@ -48,6 +48,7 @@ class Passes:
         scaler: LossScaler | None,
         ranks: Ranks,
         tell: Callable[[MicroBatchMeasured], None] | None,
+        own_gradients: bool = False,
     ) -> None:
         self.denominators = Denominators(device)
         self.own = OwnBuffers()
@@ -66,6 +67,7 @@ class Passes:
         self._ranks = ranks
         self._tell = tell
         self._parameters = list(model.parameters())
+        self._own_gradients = own_gradients
         self._plain = self._on_host and autocast is None
         self._step = 0
         self._phase: Phase = "data"
@@ -233,6 +235,9 @@ class Passes:
         started: float,
     ) -> None:
         """Keep the micro-batch's numbers, and tell them unless a replay has run its samples again."""
+        if self._own_gradients and not sums.rows:
+            for leaf in self.leaves:  # a recorded graph writes over what it gave autograd
+                leaf.grad = None if leaf.grad is None else leaf.grad.clone()
         if piece.tokens is None:
             piece.tokens = int(weights[0])
         sums.samples += piece.samples

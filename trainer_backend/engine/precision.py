@@ -53,6 +53,7 @@ class Masters:
             else:
                 master.grad.add_(gradient)
 
+        gather.of_engine = True  # type: ignore[attr-defined]  # inspect_model tells it from a user's hook
         self._hooks.append(parameter.register_post_accumulate_grad_hook(gather))
         return master
 
