@@ -71,6 +71,7 @@ class FormPage(QWidget):
         self.this_run = ThisRunPanel()
         self.interpreter = InterpreterPanel(self.memory)
         self.data = DataLooker()
+        self._side_panels: list[QWidget] = [self.this_run, self.interpreter]
         self.start_bar = StartBar()
         self._content = _page()
         self._under = QVBoxLayout(self._content)
@@ -130,12 +131,20 @@ class FormPage(QWidget):
         if narrow == self._narrow:
             return
         self._narrow = narrow
-        target = self._under if narrow else self._beside
-        for place, panel in enumerate((self.this_run, self.interpreter)):
-            target.insertWidget(place + 1 if narrow else place, panel)
+        for panel in self._side_panels:
+            self._place_side_panel(panel)
         (self._left if narrow else self._side_foot).addWidget(self.start_bar)
         self.start_bar.set_horizontal(narrow)
         self._side.setVisible(not narrow)
+
+    def _place_side_panel(self, panel: QWidget) -> None:
+        target = self._under if self._narrow else self._beside
+        target.insertWidget(self._side_panels.index(panel) + (1 if self._narrow else 0), panel)
+
+    def add_side_panel(self, panel: QWidget) -> None:
+        """Put another panel beside the fields, between what the run amounts to and the interpreter."""
+        self._side_panels.insert(-1, panel)
+        self._place_side_panel(panel)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Change between one column and two."""

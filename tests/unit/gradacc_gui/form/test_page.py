@@ -573,3 +573,14 @@ def test_the_product_shows_in_red_what_was_typed_wrong_and_not_what_follows_from
     roles = [label.property("role") for label in page.this_run._numbers]
     assert [page.this_run.number(place) for place in range(4)] == ["8", "–", "1", "30"]
     assert roles == ["number", "number", "number", "number-bad"]
+
+
+@pytest.mark.parametrize("width", [1300, 700])
+def test_a_panel_can_be_added_beside_the_fields(page: FormPage, qtbot: QtBot, width: int) -> None:
+    """Between the product and the interpreter, in both arrangements of the page."""
+    page.resize(width, 800)
+    page.show()
+    qtbot.waitExposed(page)
+    added = QLabel("Will it fit?")
+    page.add_side_panel(added)
+    qtbot.waitUntil(lambda: added.isVisible() and page.this_run.y() < added.y() < page.interpreter.y())
