@@ -51,8 +51,6 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     says = "prove that N micro-batches give one large batch's gradient"
     commands.add_parser("verify", add_help=False, help=says)
-        "verify", add_help=False, help="prove that N micro-batches give one large batch's gradient"
-    )
     return parser
 
 
