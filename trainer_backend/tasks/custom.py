@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.utils.checkpoint import checkpoint
 
+from trainer_backend.engine import checkpoint_modules
 from trainer_backend.errors import UsageError
 from trainer_backend.kinds import CustomTask
 from trainer_backend.recipe import Recipe
@@ -78,25 +78,7 @@ class _Checkpointed:
         return getattr(self._task, name)
 
     def model(self) -> torch.nn.Module:
-        """The task's model with checkpointing switched on. Raises UsageError for an unknown name."""
+        """The task's model with checkpointing switched on. Raises GradaccError for an unknown name."""
         model: torch.nn.Module = self._task.model()
-        modules = dict(model.named_modules())
-        for name in self._names:
-            if name not in modules:
-                known = ", ".join(list(modules)[1:12])
-                message = f"task.activation_checkpointing: the model has no module {name!r}. It has {known} …"
-                raise UsageError(message)
-            recompute(modules[name])
+        checkpoint_modules(model, self._names)
         return model
-
-
-def recompute(module: torch.nn.Module) -> None:
-    """Make `module` recompute its activations in the backward (non-reentrant), dropout included."""
-    forward = module.forward
-
-    def checkpointed(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - any module's
-        if not torch.is_grad_enabled():
-            return forward(*args, **kwargs)
-        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
-
-    module.forward = checkpointed  # state_dict keeps its names this way

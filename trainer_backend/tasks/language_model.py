@@ -17,10 +17,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from trainer_backend.engine import checkpoint_modules
 from trainer_backend.errors import UsageError
 from trainer_backend.kinds import LanguageModelData, LanguageModelTask
 from trainer_backend.tasks import Datasets, LossTerm
-from trainer_backend.tasks.custom import recompute
 
 VALUES: Final = 256
 SEPARATOR: Final = b"\x00"
@@ -53,8 +53,7 @@ class LanguageModel:
         """The model, fp32, on the CPU."""
         model = GPT(self._task)
         if self._task.activation_checkpointing:
-            for block in model.blocks:
-                recompute(block)
+            checkpoint_modules(model, [f"blocks.{index}" for index in range(self._task.layers)])
         return model
 
     def datasets(self) -> Datasets:

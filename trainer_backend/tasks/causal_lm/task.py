@@ -34,7 +34,7 @@ AUXILIARY: Final = "auxiliary"
 class CausalLM:
     """Fine-tunes a causal language model. See `trainer_backend.tasks.Task` for what each method gives."""
 
-    def __init__(  # noqa: PLR0913 - all but two have a default
+    def __init__(
         self,
         task: CausalLMTask,
         data: CausalLMData,
@@ -132,18 +132,17 @@ class CausalLM:
         if self._auxiliary_ratio and outputs.get("aux_loss") is not None:
             # A property of the micro-batch: it takes the main term's weight, a weighted mean over them.
             auxiliary = outputs["aux_loss"].to(total.dtype).to(total.device) * self._auxiliary_ratio
-            terms.append(LossTerm(auxiliary * weight.to(total.dtype), weight, AUXILIARY, per_micro_batch=True))
+            terms.append(
+                LossTerm(auxiliary * weight.to(total.dtype), weight, AUXILIARY, per_micro_batch=True)
+            )
         return terms
 
     def evaluate(self, model: torch.nn.Module, batch: Rows) -> dict[str, LossTerm]:
-        """Loss without auxiliary terms, and how many tokens are the likeliest one."""
+        """How many tokens are the likeliest one."""
         logits_bsv = self._forward(model, batch).logits
         right = (logits_bsv.argmax(-1) == batch.targets) * batch.weights
         weight = batch.weights.sum(dtype=torch.float64)
-        return {
-            "loss": LossTerm(_weighted_cross_entropy(logits_bsv, batch.targets, batch.weights), weight),
-            "token_accuracy": LossTerm(right.sum(), weight),
-        }
+        return {"token_accuracy": LossTerm(right.sum(), weight)}
 
     def _forward(self, model: torch.nn.Module, batch: Rows) -> Any:  # noqa: ANN401 - a ModelOutput
         options = {} if batch.attended is None else {"attention_mask": batch.attended}

@@ -44,7 +44,7 @@ class Pictures(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
 class ImageClassification:
     """Trains one class an image. See `trainer_backend.tasks.Task` for what each method gives."""
 
-    def __init__(  # noqa: PLR0913 - all but two have a default
+    def __init__(
         self,
         task: ImageClassificationTask,
         data: ImageClassificationData,
@@ -200,7 +200,7 @@ class ImageClassification:
         return LossTerm(total, float(batch["images"].shape[0]))
 
     def evaluate(self, model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> dict[str, LossTerm]:
-        """Loss and accuracy; counts for the confusion matrix are kept for `artifacts`."""
+        """Accuracy; counts for the confusion matrix are kept for `artifacts`."""
         logits_bk = model(batch["images"]).float()
         found_b, truth_b = logits_bk.argmax(1), batch["targets"].argmax(1)
         count = len(self.classes)
@@ -208,11 +208,7 @@ class ImageClassification:
         matrix_kk = torch.bincount(pairs, minlength=count * count).reshape(count, count)
         self._confusion_kk = matrix_kk if self._confusion_kk is None else self._confusion_kk + matrix_kk
         weight = float(len(truth_b))
-        loss = F.cross_entropy(logits_bk, batch["targets"], reduction="sum")
-        return {
-            "loss": LossTerm(loss, weight),
-            "accuracy": LossTerm((found_b == truth_b).sum().double(), weight),
-        }
+        return {"accuracy": LossTerm((found_b == truth_b).sum().double(), weight)}
 
     def artifacts(self, model: torch.nn.Module, folder: Path) -> list[tuple[str, Path, str]]:
         """The confusion matrix of the evaluation that just ended, as CSV: a row a true class."""
