@@ -69,6 +69,12 @@ class Stream:
                     f" micro-batches of {size}. Use a smaller N or micro-batch, or tail = step."
                 )
 
+    def first(self, size: int) -> Iterator[Collated]:
+        """The coming micro-batch, to be looked at; it comes again in its window."""
+        taken = self._source.take(self.position, size, epoch=None)
+        if taken is not None:
+            yield taken.batch
+
     def saved_position(self) -> Position:
         """The position for a checkpoint, with the loader's own state."""
         return self._source.state(self.position)

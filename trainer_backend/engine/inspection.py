@@ -133,7 +133,7 @@ def _listed(returned: Any) -> list[LossTerm]:  # noqa: ANN401 - whatever the use
 
 def _additive(whole: LossTerm, parts: list[LossTerm]) -> str:
     """Which of the three, if any, is wrong; in the precision that a forward has."""
-    total, weight = float(whole.total), float(whole.weight)
+    total, weight = float(whole.total.detach()), float(whole.weight)
     totals = [float(part.total) for part in parts]
     weights = [float(part.weight) for part in parts]
     if not math.isclose(weight, sum(weights), rel_tol=1e-3, abs_tol=1e-9):

@@ -12,7 +12,8 @@ import torch
 
 from trainer_backend.config import RunConfig
 from trainer_backend.data.stream import Stream, make_stream
-from trainer_backend.engine import Accumulator, make_optimizer
+from trainer_backend.engine import Accumulator, compile_model, inspect_model, make_optimizer
+from trainer_backend.engine.memory import free, is_out_of_memory
 from trainer_backend.engine.precision import Precision
 from trainer_backend.errors import UsageError
 from trainer_backend.protocol import (
@@ -35,7 +36,7 @@ from trainer_backend.tasks.making import (
     model_of,
 )
 from trainer_backend.trainer.devices import choose_device, choose_precision, describe, settle
-from trainer_backend.trainer.evaluation import Evaluation
+from trainer_backend.trainer.evaluation import Evaluation, undisturbed
 from trainer_backend.trainer.schedule import Schedule, horizon_of, schedule_of
 from trainer_backend.trainer.settings import Settings, settings_of
 
@@ -95,8 +96,10 @@ def assemble(
     model.train()
     optimizer = _optimizer(config, task, model)
     accumulator = _accumulator(config, task, model, optimizer, device, precision, on_micro_batch, on_fact)
+    for warned in inspect(config, task, accumulator, stream):
+        put(warned)
     if config.run.compile:
-        model.compile()
+        compile_model(model)
     settings, ratios = _rates(config, task, optimizer)
     return Parts(
         recipe=recipe,
@@ -176,9 +179,38 @@ def _accumulator(  # noqa: PLR0917 - all of it is handed on
         gradient_dtype=config.accumulation.gradient_dtype,
         ema_decay=config.optimizer.ema_decay,
         gradient_norm_every=config.run.gradient_norm_every,
+        # A compiled model may record CUDA graphs, which write over the gradients they gave.
+        own_gradients=config.run.compile and device.type == "cuda",
         on_micro_batch=on_micro_batch,
         on_fact=on_fact,
     )
+
+
+def inspect(config: RunConfig, task: Task, accumulator: Accumulator, stream: Stream) -> list[Warned]:
+    """What accumulation will not make exact in this model and loss, tried on the first micro-batch.
+
+    Nothing is changed by it: the sample comes again, and every generator stands as before.
+    """
+    model, device = accumulator.model, accumulator.device
+    size, steps = config.accumulation.micro_batch_size, config.accumulation_steps
+    batch = next(stream.first(size), None)
+    with undisturbed(model, device):
+        try:
+            return inspect_model(
+                model,
+                micro_batch_size=size,
+                accumulation_steps=steps,
+                loss=task.loss,
+                batch=None if batch is None else batch.batch,
+                split_batch=method(task, "split"),
+                device=device,
+                gradient_dtype=config.accumulation.gradient_dtype,
+            )
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+    free(device)  # the first window meets it again, and makes its micro-batches smaller
+    return inspect_model(model, micro_batch_size=size, accumulation_steps=steps)
 
 
 def _rates(config: RunConfig, task: Task, optimizer: torch.optim.Optimizer) -> tuple[Settings, list[float]]:

@@ -58,8 +58,10 @@ class Checkpoints:
             recipe=msgspec.to_builtins(settings_of(parts.config)),
         )
         folder = self.run.checkpoints_path
+        saved = take_out(engine, standing)
+        saved.state["config"] = msgspec.to_builtins(parts.config)
         try:
-            path, size_bytes = checkpoint.write(folder, engine.step, take_out(engine, standing))
+            path, size_bytes = checkpoint.write(folder, engine.step, saved)
         except CheckpointError as error:
             values: dict[str, Scalar] = {"step": engine.step, "reason": str(error), "command_id": command_id}
             self._put(Warned(code="checkpoint-not-saved", values=values))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import chain
 from time import perf_counter
 
-from trainer_backend.engine import StepOutOfMemory, WindowResult, WindowTotals
+from trainer_backend.engine import StepOutOfMemory, WindowResult, WindowTotals, graphs_compiled
 from trainer_backend.errors import GradaccError
 from trainer_backend.protocol import (
     AnyEvent,
@@ -20,6 +20,7 @@ from trainer_backend.protocol import (
     PhaseEntered,
     RunFinished,
     RunStopped,
+    Warned,
 )
 from trainer_backend.tasks.making import method
 from trainer_backend.trainer.assembly import Parts
@@ -58,6 +59,7 @@ class Loop:
         self._border = Border(parts, checkpoints, steering, put, replay=replay)
         self._heard = heard
         self._evaluated_at = -1
+        self._graphs = 0
         self._first_step = parts.accumulator.step + 1
         self._updates_at_epoch = (parts.stream.position.epoch, parts.accumulator.updates)
         self._learning_rate = 0.0
@@ -86,8 +88,7 @@ class Loop:
             if result is None:
                 reason = self._data_is_over()
                 break
-            if result.step == self._first_step and self._config.run.compile:
-                self._put(PhaseEntered(phase="training"))
+            self._watch_compiler(result)
             self._border.keep_ceiling(result)
             self._evaluate_if_due(result)
             self._checkpoints.save_if_due(self._parts, result.samples)
@@ -158,6 +159,17 @@ class Loop:
         return "epochs" if self._config.run.max_samples is None else "max_samples"
 
     # ------------------------------------------------------------------- what else is due
+
+    def _watch_compiler(self, result: WindowResult) -> None:
+        """The first window compiles the model; a later graph means that a shape was new."""
+        if not self._config.run.compile:
+            return
+        graphs = graphs_compiled()
+        if result.step == self._first_step:
+            self._put(PhaseEntered(phase="training"))
+        elif graphs > self._graphs:
+            self._put(Warned(code="recompiled", values={"step": result.step, "graphs": graphs}))
+        self._graphs = graphs
 
     def _evaluate_if_due(self, result: WindowResult) -> None:
         every = self._config.evaluation.every_samples
