@@ -257,7 +257,9 @@ class VerifyPage(QWidget):
             self._show("ready")
 
     def _ask_and_save(self, ending: str) -> None:
-        stem = "certificate" if self.report is None or not self.report.recipe else Path(self.report.recipe).stem
+        stem = (
+            "certificate" if self.report is None or not self.report.recipe else Path(self.report.recipe).stem
+        )
         chosen, _ = QFileDialog.getSaveFileName(
             self, tr("Save the certificate"), f"{stem}-certificate.{ending}", f"*.{ending}"
         )

@@ -163,7 +163,9 @@ class VerifyProcess(QObject):
 
     def _read_errors(self) -> None:
         assert self._process is not None
-        for line in bytes(self._process.readAllStandardError().data()).decode("utf-8", "replace").splitlines():
+        for line in (
+            bytes(self._process.readAllStandardError().data()).decode("utf-8", "replace").splitlines()
+        ):
             self._keep(line)
 
     def _keep(self, line: str) -> None:
@@ -213,7 +215,9 @@ def prepare(config_text: str, source_folder: Path, interpreter: str, name: str) 
     waiting = installs(found)
     if waiting:
         names = ", ".join(step.need.package for step in waiting)
-        message = f"{found.executable} lacks {names}. Start a run with it once: gradacc then offers to add them."
+        message = (
+            f"{found.executable} lacks {names}. Start a run with it once: gradacc then offers to add them."
+        )
         raise GradaccError(message)
     document = parse_document(config_text)
     source = tomlkit.table()

@@ -81,8 +81,14 @@ class Verdict(QFrame):
         words_column.addWidget(self.declared)
         row.addLayout(words_column, 1)
         for name, value in (
-            (tr("largest error, {reference}").format(reference=report.reference), _worst(report, report.reference)),
-            (tr("largest error, {precision}").format(precision=report.precision), _worst(report, report.precision)),
+            (
+                tr("largest error, {reference}").format(reference=report.reference),
+                _worst(report, report.reference),
+            ),
+            (
+                tr("largest error, {precision}").format(precision=report.precision),
+                _worst(report, report.precision),
+            ),
         ):
             row.addWidget(_figure(name, value), 0, Qt.AlignmentFlag.AlignTop)
         self.setAccessibleName(self.headline.text())
@@ -109,7 +115,9 @@ class Culprits(Panel):
 
     def __init__(self, report: VerifyReport) -> None:
         stated = report.verdict == "per-micro-batch"
-        super().__init__(tr("Defined per micro-batch") if stated else tr("What breaks it, and what can be done"))
+        super().__init__(
+            tr("Defined per micro-batch") if stated else tr("What breaks it, and what can be done")
+        )
         for number, entry in enumerate(report.culprits):
             if number:
                 self.body.addWidget(rule())

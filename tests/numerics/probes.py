@@ -143,6 +143,8 @@ def large_batch_gradient(
 
 def relative_error(found: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> float:
     """‖found − right‖ / ‖right‖ over all parameters; a missing gradient is zero."""
+    found = {name: tensor.detach() for name, tensor in found.items()}
+    right = {name: tensor.detach() for name, tensor in right.items()}
     difference = torch.cat(
         [(found.get(name, torch.zeros_like(g)) - g).flatten() for name, g in right.items()]
     )

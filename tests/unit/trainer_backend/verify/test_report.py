@@ -42,7 +42,8 @@ def test_nan_is_written_by_its_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [VerifyProgress(code="comparing", done=1, of=3, values={"steps": 2}), VerifyFailed(message="why")]
+    "message",
+    [VerifyProgress(code="comparing", done=1, of=3, values={"steps": 2}), VerifyFailed(message="why")],
 )
 def test_progress_and_failure_are_lines_too(message: VerifyProgress | VerifyFailed) -> None:
     """Told apart by their type."""

@@ -1,0 +1,288 @@
+"""The Verify page: its states, what it shows of a certificate, and a real check beside the window."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from PySide6.QtWidgets import QLabel, QWidget
+from pytestqt.qtbot import QtBot
+
+from gradacc_gui.verify.page import VerifyPage
+from gradacc_gui.verify.report_view import Comparisons, ReportView
+from gradacc_gui.verify.scale import ErrorScale
+from tests.support.reports import comparison, report
+from trainer_backend.verify import words
+from trainer_backend.verify.report import Culprit, Remark, VerifyProgress, decode
+
+RECIPE = """
+[run]
+device = "cpu"
+max_optimizer_steps = 3
+
+[task]
+kind = "custom"
+entry = "page_task:Task"
+
+[accumulation]
+micro_batch_size = 2
+gradient_accumulation_steps = 2
+"""
+TASK = """
+import time
+import torch
+from torch import nn
+from trainer_backend.tasks import Datasets, LossTerm
+
+class Task:
+    def model(self):
+        return nn.Linear(3, 2)
+
+    def datasets(self):
+        x = torch.arange(60.0).view(20, 3) / 60
+        return Datasets(train=torch.utils.data.TensorDataset(x, x.sum(1).gt(1).long()))
+
+    def loss(self, model, batch):
+        {body}
+"""
+RIGHT = """x, y = batch
+        return LossTerm(nn.functional.cross_entropy(model(x), y, reduction="sum"), len(y))"""
+
+
+@pytest.fixture
+def page(qtbot: QtBot) -> Iterator[VerifyPage]:
+    """A shown page."""
+    made = VerifyPage()
+    qtbot.addWidget(made)
+    made.resize(1200, 700)
+    made.show()
+    yield made
+    made.close_down()
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary folders of a check go, so that what is left can be seen."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def texts(widget: QWidget) -> str:
+    """All words shown in it."""
+    return "\n".join(found.text() for found in widget.findChildren(QLabel) if found.isVisibleTo(widget))
+
+
+def recipe_in(folder: Path, body: str = RIGHT) -> None:
+    """A task beside a recipe."""
+    (folder / "page_task.py").write_text(TASK.format(body=body), "utf-8")
+
+
+def test_without_a_recipe_it_says_what_to_do(page: VerifyPage, qtbot: QtBot) -> None:
+    """And asks the window for the form."""
+    assert page.state == "empty"
+    with qtbot.waitSignal(page.recipe_requested):
+        page.to_form.click()
+    page.run()
+    assert page.state == "empty"
+
+
+def test_a_recipe_makes_it_ready_and_names_it(page: VerifyPage, tmp_path: Path) -> None:
+    """Nothing starts by itself."""
+    page.set_recipe(RECIPE, tmp_path, sys.executable, "words.toml")
+    assert page.state == "ready"
+    assert page.recipe_name.full_text() == "words.toml"
+    assert not page.process.is_running
+
+
+def test_a_certificate_is_shown_in_words_and_numbers(page: VerifyPage) -> None:
+    """Verdict, table, layers, facts."""
+    page._on_finished(report())
+    shown = texts(page.scroll)
+    assert page.state == "done"
+    for words_shown in (
+        "Equal",
+        "ragged parts",
+        "2.0e-16",
+        "1.0e-12",
+        "head.weight",
+        "1,234",
+        "As the recipe declares.",
+    ):
+        assert words_shown in shown
+    assert page.save_page.isVisible()
+
+
+def test_culprits_stand_with_where_and_what_can_be_done(page: VerifyPage) -> None:
+    """Each of them, and remarks beside."""
+    culprit = Culprit(code="returns-mean", where=("main loss",))
+    bad = report(
+        verdict="not-equal",
+        culprits=(culprit,),
+        remarks=(Remark(code="weights-in-fp32"),),
+        comparisons=(comparison(error=0.5, alpha=0.5, equals_large_batch=False),),
+    )
+    page._on_finished(bad)
+    shown = texts(page.scroll)
+    sentence, remedy = words.culprit(culprit)
+    for expected in (sentence, remedy, "main loss", "Not equal", words.remark(bad.remarks[0])):
+        assert expected in shown
+    assert "and the recipe declares" in shown
+
+
+@pytest.mark.parametrize("verdict", ["equal", "per-micro-batch", "not-equal"])
+def test_every_verdict_has_its_look(qtbot: QtBot, verdict: str) -> None:
+    """A role of its own in the style sheet."""
+    view = ReportView(msgspec.structs.replace(report(), verdict=verdict))
+    qtbot.addWidget(view)
+    roles = {found.property("role") for found in view.findChildren(QLabel)}
+    assert roles & {"verdict-ok", "verdict-warning", "verdict-bad"}
+
+
+def test_the_table_has_a_line_for_each_comparison(qtbot: QtBot) -> None:
+    """And a scale in each line."""
+    table = Comparisons(report())
+    qtbot.addWidget(table)
+    assert len(table.findChildren(ErrorScale)) == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "share"),
+    [(0.0, 0.0), (1e-17, 0.0), (1.0, 1.0), (1e9, 1.0), (float("inf"), 1.0), (float("nan"), 1.0)],
+)
+def test_the_scale_takes_any_number(qtbot: QtBot, value: float, share: float) -> None:
+    """Zero, infinity and NaN lie on it too, and it paints."""
+    scale = ErrorScale(value, 1e-12, "ok")
+    qtbot.addWidget(scale)
+    assert scale.share(value) == pytest.approx(share)
+    assert not scale.grab().isNull()
+
+
+def test_progress_moves_the_bar_and_keeps_the_last_lines(page: VerifyPage) -> None:
+    """What is done now is large, what was done stands below."""
+    page._lines = []
+    page._show("running")
+    for done in range(20):
+        values = {"steps": done + 2, "fold": "ragged", "precision": "fp64"}
+        page._on_progress(VerifyProgress(code="comparing", done=done, of=20, values=dict(values)))
+    assert (page.bar.value(), page.bar.maximum()) == (19, 20)
+    assert "N = 21" in page.doing.text()
+    assert len(page.lines.text().splitlines()) <= 6
+
+
+def test_a_certificate_is_saved_from_the_page(page: VerifyPage, tmp_path: Path) -> None:
+    """Said when saved, and when it cannot be."""
+    page._on_finished(report())
+    page.save_as(tmp_path / "c.json")
+    assert decode((tmp_path / "c.json").read_bytes()) == report()
+    assert page.saved.isVisible()
+    page.save_as(tmp_path / "no" / "c.html")
+    assert page.trouble.isVisible()
+    assert "cannot be saved" in page.trouble.sentence.text()
+
+
+def test_a_real_check_ends_in_a_certificate_and_leaves_nothing(
+    page: VerifyPage, qtbot: QtBot, tmp_path: Path, scratch: Path
+) -> None:
+    """Beside the window, in the interpreter that trains."""
+    recipe_in(tmp_path)
+    page.set_recipe(RECIPE, tmp_path, sys.executable, "words.toml")
+    with qtbot.waitSignal(page.finished, timeout=60_000) as made:
+        page.begin.click()
+        assert page.state == "running"
+    assert made.args is not None
+    assert made.args[0].verdict == "equal"
+    assert page.state == "done"
+    assert not page.process.is_running
+    assert not list(scratch.iterdir())
+
+
+def test_cancel_kills_it_at_once_and_leaves_nothing(
+    page: VerifyPage, qtbot: QtBot, tmp_path: Path, scratch: Path
+) -> None:
+    """Also in the middle of the user's own endless code; then it can be run again."""
+    recipe_in(tmp_path, "time.sleep(1000)")
+    page.set_recipe(RECIPE, tmp_path, sys.executable, "words.toml")
+    page.run()
+    qtbot.waitUntil(lambda: "large batch" in page.doing.text(), timeout=60_000)
+    with qtbot.waitSignal(page.process.cancelled, timeout=10_000):
+        page.stop.click()
+    assert page.state == "ready"
+    assert not page.process.is_running
+    assert not list(scratch.iterdir())
+
+
+def test_cancel_before_the_process_is_there_is_a_cancel_too(
+    page: VerifyPage, qtbot: QtBot, tmp_path: Path, scratch: Path
+) -> None:
+    """While the interpreter is still being probed."""
+    recipe_in(tmp_path)
+    page.set_recipe(RECIPE, tmp_path, sys.executable, "words.toml")
+    page.run()
+    page.cancel()
+    assert page.state == "ready"
+    qtbot.waitUntil(lambda: not page.process.is_running, timeout=60_000)
+    assert page.state == "ready"
+    assert not list(scratch.iterdir())
+
+
+def test_a_task_that_fails_is_a_sentence_with_its_place(
+    page: VerifyPage, qtbot: QtBot, tmp_path: Path
+) -> None:
+    """And a button to try again."""
+    recipe_in(tmp_path, "raise ValueError('my slip')")
+    page.set_recipe(RECIPE, tmp_path, sys.executable, "words.toml")
+    with qtbot.waitSignal(page.process.failed, timeout=60_000):
+        page.run()
+    assert page.state == "failed"
+    assert "my slip" in page.why.text()
+    assert "page_task.py" in page.why.text()
+    assert page.retry.isVisible()
+
+
+def test_an_interpreter_that_cannot_be_used_is_a_sentence(
+    page: VerifyPage, qtbot: QtBot, tmp_path: Path
+) -> None:
+    """Nothing was started."""
+    page.set_recipe(RECIPE, tmp_path, str(tmp_path / "no-python"), "words.toml")
+    with qtbot.waitSignal(page.process.failed, timeout=60_000):
+        page.run()
+    assert page.state == "failed"
+    assert "no-python" in page.why.text()
+
+
+def test_a_window_that_closes_ends_the_check(qtbot: QtBot, tmp_path: Path, scratch: Path) -> None:
+    """No process and no folder outlive it."""
+    recipe_in(tmp_path, "time.sleep(1000)")
+    page = VerifyPage()
+    qtbot.addWidget(page)
+    page.set_recipe(RECIPE, tmp_path, sys.executable, "words.toml")
+    page.run()
+    qtbot.waitUntil(lambda: "large batch" in page.doing.text(), timeout=60_000)
+    page.close_down()
+    assert not page.process.is_running
+    assert not list(scratch.iterdir())
+
+
+def test_another_recipe_takes_the_place_of_the_certificate(page: VerifyPage, tmp_path: Path) -> None:
+    """What is shown is never of another recipe."""
+    page.set_recipe(RECIPE, tmp_path, sys.executable, "a.toml")
+    page._on_finished(report())
+    page.set_recipe(RECIPE, tmp_path, sys.executable, "a.toml")
+    assert page.state == "done"
+    page.set_recipe(RECIPE + "\n", tmp_path, sys.executable, "b.toml")
+    assert page.state == "ready"
+    assert page.report is None
+
+
+def test_everything_fits_at_1280_by_720(page: VerifyPage, qtbot: QtBot) -> None:
+    """No sideways scrolling beside the navigation."""
+    page.resize(1200, 660)
+    page._on_finished(report(culprits=(Culprit(code="batch-norm", stated=True, where=("a" * 80,)),)))
+    qtbot.waitExposed(page)
+    assert page.scroll.horizontalScrollBar().maximum() == 0
