@@ -172,6 +172,13 @@ def _add_looking(command: Any) -> None:  # noqa: ANN401 - a function of the pars
     new.add_argument("what", choices=("task",), metavar="task", help="task: your own model, data and loss")
     new.add_argument("path", metavar="PATH", help="the Python file to write; a recipe is written beside it")
 
+    bring = command("import", "importing:import_file", "make a recipe of another trainer's configuration")
+    bring.add_argument(
+        "file", metavar="FILE", help="TrainingArguments, accelerate, DeepSpeed, LLaMA-Factory, Axolotl"
+    )
+    bring.add_argument("--output", "-o", metavar="RECIPE", help="the recipe; by default FILE with .toml")
+    bring.add_argument("--force", action="store_true", help="write over a recipe that is there")
+
 
 if __name__ == "__main__":
     sys.exit(main())

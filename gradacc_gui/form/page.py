@@ -117,6 +117,7 @@ class FormPage(QWidget):
         self.fields.chosen.connect(self._chosen)
         self.fields.kind_chosen.connect(self._kind_chosen)
         self.bar.open_requested.connect(self.desk.open)
+        self.bar.import_requested.connect(self.desk.bring_over)
         self.bar.aside_requested.connect(self.desk.bring_back)
         self.bar.save_requested.connect(self._save)
         self.bar.save_as_requested.connect(self.desk.save)

@@ -15,6 +15,7 @@ from gradacc_gui.window.parts import ElidedLabel, button, label
 from gradacc_gui.words import tr
 
 FILTER = "TOML (*.toml)"
+FOREIGN = "JSON, YAML (*.json *.yaml *.yml)"
 
 
 class RecipeBar(QWidget):
@@ -23,6 +24,7 @@ class RecipeBar(QWidget):
     open_requested = Signal(Path)
     save_requested = Signal()
     save_as_requested = Signal(Path)
+    import_requested = Signal(Path)
     aside_requested = Signal()
 
     def __init__(self, memory: Memory) -> None:
@@ -75,6 +77,7 @@ class RecipeBar(QWidget):
         self.menu.clear()
         self.menu.addAction(tr("Open…"), self.ask_what_to_open)
         self.menu.addAction(tr("Save as…"), self.ask_where_to_save)
+        self.menu.addAction(tr("Import from another trainer…"), self.ask_what_to_import)
         aside = self._memory.draft("aside")
         if aside is not None:
             name = Path(aside.recipe).name or tr("a recipe not saved yet")
@@ -98,6 +101,13 @@ class RecipeBar(QWidget):
         text, _ = QFileDialog.getOpenFileName(self, tr("Open a recipe"), str(self._folder), FILTER)
         if text:
             self.open_requested.emit(Path(text))
+
+    def ask_what_to_import(self) -> None:
+        """A file dialog for another trainer's configuration."""
+        title = tr("Import from another trainer")
+        text, _ = QFileDialog.getOpenFileName(self, title, str(self._folder), FOREIGN)
+        if text:
+            self.import_requested.emit(Path(text))
 
     def ask_where_to_save(self) -> None:
         """A file dialog for a recipe's new place."""

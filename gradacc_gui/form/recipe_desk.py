@@ -9,6 +9,7 @@ from PySide6.QtCore import QObject, Signal
 
 from gradacc_gui.form.draft import Draft
 from gradacc_gui.form.memory import Memory, bundled_recipes, is_bundled
+from gradacc_gui.importing import import_config
 from gradacc_gui.words import tr
 from trainer_backend.errors import UsageError
 from trainer_backend.recipe import (
@@ -74,6 +75,23 @@ class RecipeDesk(QObject):
             return False
         self._take(recipe, None)
         return True
+
+    def bring_over(self, path: Path) -> None:
+        """Take another trainer's configuration as a recipe, and say what became of its keys."""
+        try:
+            imported = import_config(path)
+        except UsageError as error:
+            self._refuse_to_open(path.name, str(error))
+            return
+        if not self.open_text(imported.recipe_text(), folder=path.parent, name=path.name):
+            return
+        left = [line.key for line in imported.lines if line.outcome == "left out"]
+        words = tr("Imported from {source}: {taken} keys came over.").format(
+            source=imported.source, taken=len(imported.lines) - len(left)
+        )
+        if left:
+            words += " " + tr("Left out: {keys}.").format(keys=", ".join(left))
+        self.noticed.emit(words, False)
 
     def _refuse_to_open(self, name: str, sentences: str) -> None:
         self.refused.emit(tr("{name} was not opened; the form is as it was.").format(name=name), sentences)

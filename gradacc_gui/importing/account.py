@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 import tomlkit
 
 from trainer_backend.errors import UsageError
+
+STAND_INS: Final = {"task.model": "path/to/model", "data.path": "path/to/data.jsonl"}
+"""What most files do not say, so that the recipe opens and its form shows what is to be filled in."""
 
 Outcome = Literal["taken", "translated", "left out"]
 
@@ -44,6 +47,8 @@ class Imported(msgspec.Struct, frozen=True):
             for key, value in table.items():
                 item = tomlkit.item(value)
                 note = self._note(f"{name}.{key}")
+                if STAND_INS.get(f"{name}.{key}") == value:
+                    note = "to be filled in"
                 if note:
                     item.comment(note)
                 section.add(key, item)
@@ -57,6 +62,13 @@ class Imported(msgspec.Struct, frozen=True):
             if line.recipe_key == recipe_key and line.outcome == "translated"
         ]
         return "; ".join(notes).replace("\n", " ")
+
+
+def words_of(line: Line) -> str:
+    """One line of the account, for people."""
+    where = f" -> {line.recipe_key}" if line.recipe_key else ""
+    note = f" ({line.note})" if line.note else ""
+    return f"{line.outcome:10}  {line.key} = {line.value!r}{where}{note}"
 
 
 class Account:
@@ -161,6 +173,8 @@ class Account:
         """Leave out what is left, and give the whole."""
         for key in self._given:
             self.leave(key, "gradacc has no such setting.")
+        for recipe_key, stand_in in STAND_INS.items():
+            self._values.setdefault(recipe_key, stand_in)
         tables: dict[str, dict[str, Any]] = {}
         for recipe_key, value in self._values.items():
             name, _, key = recipe_key.partition(".")
