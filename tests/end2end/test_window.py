@@ -11,6 +11,7 @@ from typing import Any
 import tomlkit
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
+from pytestqt.exceptions import TimeoutError as WaitedTooLongError
 from pytestqt.qtbot import QtBot
 
 from gradacc_gui.window.main_window import MainWindow
@@ -38,8 +39,21 @@ class Hand:
         self.qtbot, self.window = qtbot, window
 
     def wait(self, condition: Callable[[], bool]) -> None:
-        """Look until it shows."""
-        self.qtbot.waitUntil(condition, timeout=PATIENCE_MS)
+        """Look until it shows; else say what showed instead."""
+        try:
+            self.qtbot.waitUntil(condition, timeout=PATIENCE_MS)
+        except WaitedTooLongError as error:
+            message = f"It never showed.\n{self.view()}"
+            raise AssertionError(message) from error
+
+    def view(self) -> str:
+        """What the window and the trainer said last."""
+        window, run = self.window, self.window.run
+        said = [window.page(), window.notice.sentence.text()]
+        if run is not None:
+            said += [run.state, run.store.phase, *self.log()[:5]]
+            said += [run.run.log_path.read_text("utf-8", "replace")[-3000:]]
+        return "\n".join(said)
 
     def start(self, recipe: dict[str, Any], folder: Path) -> RunDirectory:
         """Open a recipe in the form, press Start, wait for the first optimizer steps."""
