@@ -142,7 +142,7 @@ def test_what_is_no_trainer_is_refused() -> None:
 
 def test_accelerate_takes_a_new_n_at_any_border_exactly() -> None:
     """Its counter would mis-size the window; it starts again instead. The end of the data steps too."""
-    accelerate = pytest.importorskip("accelerate", reason="an optional extra; the test environment has it")
+    import accelerate
     from torch.utils.data import DataLoader
 
     accelerator = accelerate.Accelerator(gradient_accumulation_steps=2, cpu=True)
@@ -302,9 +302,7 @@ def test_a_stop_ends_transformers_and_an_error_fails_the_run(tmp_path: Path) -> 
 @pytest.mark.filterwarnings("ignore:.*num_workers.*", "ignore:.*log.*interval.*", "ignore:.*LeafSpec.*")
 def test_lightning_is_watched_and_waits_for_a_common_multiple(tmp_path: Path) -> None:
     """12 micro-batches an epoch, N = 2, then 3 from the sixth on; a new epoch starts at once."""
-    lightning: Any = pytest.importorskip(
-        "lightning.pytorch", reason="an optional extra; the test environment has it"
-    )
+    import lightning.pytorch as lightning
     from torch.utils.data import DataLoader
 
     class Module(lightning.LightningModule):  # type: ignore[misc,name-defined]
