@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -24,6 +25,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; gives the exit code: 0 done, 1 the run failed, 2 bad usage or configuration."""
     arguments = _parser().parse_args(argv)
     module, _, function = arguments.act.partition(":")
+    for stream in (sys.stdout, sys.stderr):
+        # JSON is UTF-8 everywhere; a console of another encoding gets a mark for what it cannot show.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="backslashreplace")
     try:
         code: int = getattr(importlib.import_module(f"gradacc_gui.commands.{module}"), function)(arguments)
         sys.stdout.flush()

@@ -7,6 +7,7 @@ Events are frozen and hold numbers, short text and paths, never tensors. An even
 
 from __future__ import annotations
 
+import json
 import math
 import time
 import uuid
@@ -492,4 +493,8 @@ def record_json(record: Record) -> bytes:
         "attempt": record.attempt,
         "at": record.at,
     }
-    return msgspec.json.encode(head | plain(record.event))
+    data = head | plain(record.event)
+    try:
+        return msgspec.json.encode(data)
+    except UnicodeEncodeError:  # a path may hold bytes that are no text
+        return json.dumps(data).encode("ascii")

@@ -3,6 +3,7 @@
 # ruff: noqa: S608 - the names of tables are those of our own types
 from __future__ import annotations
 
+import json
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from trainer_backend.journal_rows import (
     storable,
     without_nan_text,
 )
-from trainer_backend.protocol import FACTS, MEASUREMENTS, Event, Warned
+from trainer_backend.protocol import FACTS, MEASUREMENTS, Event, Record, Warned, record_json
 
 KEPT = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -94,3 +95,10 @@ def test_a_fact_may_hold_text_that_is_no_valid_unicode() -> None:
     event = Warned(code="odd", values={"path": "data-\udc80"})
 
     assert fact_of("Warned", body_of(event)) == event
+
+
+def test_such_text_is_told_as_json_too() -> None:
+    """`show --json` prints it, escaped."""
+    record = Record(1, 1, 0.5, Warned(code="odd", values={"path": "data-\udc80"}))
+
+    assert json.loads(record_json(record))["values"] == {"path": "data-\udc80"}
