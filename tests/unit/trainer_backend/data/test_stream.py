@@ -131,7 +131,6 @@ def test_any_position_can_be_taken_up(kind: Any, workers: int) -> None:
 
 def test_a_data_set_that_knows_its_place_reads_nothing_twice() -> None:
     """With torchdata its own state is used; without state the samples before are read again."""
-    pytest.importorskip("torchdata")
     for kind, read in ((Stateful, 23 - 18), (Counting, 23)):
         first = stream_of(kind(), epochs=1)
         rows(first, *([(3, 2)] * 3))
