@@ -37,6 +37,8 @@ from trainer_backend.run_directory import RunDirectory, all_runs
 
 STARTING_S: Final = 20.0
 """How long a trainer may take from its start to its lock before the run counts as interrupted."""
+FULL_BYTES: Final = 1 << 20
+"""Less room than this is none for a journal."""
 SQLITE_MAGIC: Final = b"SQLite format 3\0"
 WAL_VERSION: Final = 2
 """Bytes 18 and 19 of a database file in WAL mode (SQLite file format, section 1.3.3)."""
@@ -237,6 +239,22 @@ def _is_in_wal_mode(path: Path) -> bool:
     except OSError:
         return False
     return header.startswith(SQLITE_MAGIC) and WAL_VERSION in header[18:20]
+
+
+def disk_problem(run: RunDirectory) -> str:
+    """A sentence when a live run's disk is full, which is why nothing new is seen of it; else empty.
+
+    Its trainer cannot say so: what it says would have to be written there.
+    """
+    try:
+        free = shutil.disk_usage(run.path).free
+    except OSError:
+        return ""
+    if free >= FULL_BYTES:
+        return ""
+    return (
+        f"The disk of {run.path} is full, so nothing new is seen of this run. It trains on; free some space."
+    )
 
 
 # --------------------------------------------------------------------------- seal and delete

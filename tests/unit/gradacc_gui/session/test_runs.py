@@ -16,6 +16,7 @@ from gradacc_gui.session.launch import START_MARK
 from gradacc_gui.session.runs import (
     RunState,
     delete_run,
+    disk_problem,
     list_runs,
     open_journal,
     seal_ended,
@@ -346,3 +347,15 @@ def test_the_kinds_that_tell_a_run_s_state_are_in_the_made_up_runs() -> None:
     with open_journal(written()) as reader:
         assert reader.newest(OptimizerStepMeasured) is not None
         assert reader.first_fact(RunStarted) is not None
+
+
+def test_a_full_disk_is_told_by_whoever_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trainer itself has nowhere to write it."""
+    run = stand_in.new_run()
+    assert disk_problem(run) == ""
+
+    usage = shutil.disk_usage(run.path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=4096))
+
+    assert str(run.path) in disk_problem(run)
+    assert "free some space" in disk_problem(run)
