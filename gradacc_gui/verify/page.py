@@ -155,12 +155,15 @@ class VerifyPage(QWidget):
         panel.setMaximumWidth(760)
         for text in (
             tr(
-                "Real samples of your data are run as one large batch, and as N micro-batches for several N: in "
+                "Real samples of your data are run as one large batch, and as N micro-batches for "
+                "several N: in "
                 "equal parts, ragged parts, as the tail of an epoch, clipped, and replayed after a simulated "
-                "out-of-memory. Their gradients are compared in fp64 and in the run's own precision, dropout off."
+                "out-of-memory. Their gradients are compared in fp64 and in the run's own precision, "
+                "dropout off."
             ),
             tr(
-                "You get one of three verdicts (equal; equal to the stated per-micro-batch definition; not equal), "
+                "You get one of three verdicts (equal; equal to the stated per-micro-batch "
+                "definition; not equal), "
                 "and the layers or loss terms that break it by name, with what can be done."
             ),
         ):
@@ -194,10 +197,10 @@ class VerifyPage(QWidget):
         return page
 
     def _build_done(self) -> QWidget:
-        self.scroll = QScrollArea()
-        self.scroll.setWidgetResizable(True)
-        self.scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)
-        return self.scroll
+        self.result_area = QScrollArea()
+        self.result_area.setWidgetResizable(True)
+        self.result_area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)
+        return self.result_area
 
     def _build_failed(self) -> QWidget:
         page, inner = _centred(560)
@@ -241,7 +244,7 @@ class VerifyPage(QWidget):
         column = QVBoxLayout(page)
         column.setContentsMargins(0, 0, 0, 0)
         column.addWidget(view)
-        self.scroll.setWidget(page)  # deletes the one before
+        self.result_area.setWidget(page)  # deletes the one before
         self._show("done")
         self.again.setFocus()
         self.finished.emit(report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from PySide6.QtCore import Qt
@@ -96,7 +97,7 @@ class Verdict(QFrame):
 
 def _worst(report: VerifyReport, precision: str) -> str:
     errors = [entry.error for entry in report.comparisons if entry.precision == precision]
-    return words.small(max(errors, key=lambda error: (error != error, error))) if errors else "–"
+    return words.small(max(errors, key=lambda error: (math.isnan(error), error))) if errors else "–"
 
 
 def _figure(name: str, value: str) -> QWidget:
@@ -170,8 +171,8 @@ class Comparisons(Panel):
         self.body.addLayout(self.grid)
 
     def _add(self, line: int, entry: Comparison) -> None:
-        token = "bad" if not entry.holds else "ok" if entry.equals_large_batch else "warning"
-        role = "error" if token == "bad" else token
+        colour = "bad" if not entry.holds else "ok" if entry.equals_large_batch else "warning"
+        role = "error" if colour == "bad" else colour
         texts = (
             str(entry.steps), words.sizes(entry), tr(words.FOLDS[entry.fold]), entry.precision,
             words.small(entry.error), None, words.small(entry.limit), words.plain(entry.loss),
@@ -179,7 +180,7 @@ class Comparisons(Panel):
         )  # fmt: skip
         for place, text in enumerate(texts):
             if text is None:
-                self.grid.addWidget(ErrorScale(entry.error, entry.limit, token), line, place)
+                self.grid.addWidget(ErrorScale(entry.error, entry.limit, colour), line, place)
                 continue
             style = role if place == len(texts) - 1 else "muted" if place in (1, 2, 3, 6) else ""
             cell = _cell(text if place != 1 else _cut(text), place in self.NUMERIC, style)
@@ -200,7 +201,7 @@ def _cut(sizes: str) -> str:
     return sizes if len(sizes) <= _LONGEST_SIZES else sizes[: _LONGEST_SIZES - 2].rsplit(",", 1)[0] + ", …"
 
 
-def _cell(text: str, numeric: bool, role: str) -> QLabel:  # noqa: FBT001 - told by its name at the one call
+def _cell(text: str, numeric: bool, role: str) -> QLabel:
     made = label(text, role)
     side = Qt.AlignmentFlag.AlignRight if numeric else Qt.AlignmentFlag.AlignLeft
     made.setAlignment(side | Qt.AlignmentFlag.AlignVCenter)

@@ -34,7 +34,8 @@ def gradients(model: nn.Module) -> list[torch.Tensor]:
 class MeanOfMeans(LoopEngine):
     """Each micro-batch's own mean, divided by how many there are."""
 
-    def objective(self, terms: Sequence[LossTerm], weights: Weights, many: int) -> torch.Tensor:
+    def objective(self, terms: Sequence[LossTerm], _weights: Weights, many: int) -> torch.Tensor:
+        """See the class."""
         return sum((term.total / term.weight for term in terms), torch.zeros(())) / many
 
 
@@ -42,6 +43,7 @@ class DividesTailByN(LoopEngine):
     """The usual loss / N, also where an epoch ends with fewer micro-batches."""
 
     def objective(self, terms: Sequence[LossTerm], weights: Weights, many: int) -> torch.Tensor:
+        """See the class."""
         return super().objective(terms, weights, many) * many / self.steps
 
 
@@ -49,6 +51,7 @@ class NeverDivides(LoopEngine):
     """Gradients of means are added and stay a sum."""
 
     def objective(self, terms: Sequence[LossTerm], weights: Weights, many: int) -> torch.Tensor:
+        """See the class."""
         return super().objective(terms, weights, many) * many
 
 
@@ -56,6 +59,7 @@ class DoublesAuxiliary(LoopEngine):
     """Adds the second term once more."""
 
     def objective(self, terms: Sequence[LossTerm], weights: Weights, many: int) -> torch.Tensor:
+        """See the class."""
         extra = sum((term.total / weights[term.name] for term in terms[1:]), torch.zeros(()))
         return super().objective(terms, weights, many) + extra
 
@@ -63,7 +67,8 @@ class DoublesAuxiliary(LoopEngine):
 class OneDenominatorForAll(LoopEngine):
     """Divides every term by the first one's weight."""
 
-    def objective(self, terms: Sequence[LossTerm], weights: Weights, many: int) -> torch.Tensor:
+    def objective(self, terms: Sequence[LossTerm], weights: Weights, _many: int) -> torch.Tensor:
+        """See the class."""
         first = weights[terms[0].name]
         return sum((term.total / first for term in terms), torch.zeros(()))
 
@@ -72,6 +77,7 @@ class DropsLastTerm(LoopEngine):
     """Forgets the last term."""
 
     def objective(self, terms: Sequence[LossTerm], weights: Weights, many: int) -> torch.Tensor:
+        """See the class."""
         return super().objective(terms[:1], weights, many)
 
 
@@ -79,13 +85,14 @@ class NeverEmpties(LoopEngine):
     """The gradient of one window stays for the next."""
 
     def empty(self) -> None:
-        pass
+        """See the class."""
 
 
 class EmptiesHalf(LoopEngine):
     """Biases keep the gradient of the window before."""
 
     def empty(self) -> None:
+        """See the class."""
         for value in self.model.parameters():
             if value.dim() > 1:
                 value.grad = None
@@ -95,6 +102,7 @@ class EmptiesEachMicroBatch(LoopEngine):
     """zero_grad in the loop: only the last micro-batch is left."""
 
     def micro_batch(self, index: int, batch: Any, weights: Weights, many: int) -> None:
+        """See the class."""
         self.optimizer.zero_grad()
         super().micro_batch(index, batch, weights, many)
 
@@ -103,6 +111,7 @@ class MissesLast(LoopEngine):
     """Steps before the last micro-batch's backward."""
 
     def micro_batch(self, index: int, batch: Any, weights: Weights, many: int) -> None:
+        """See the class."""
         if index < many - 1 or many == 1:
             super().micro_batch(index, batch, weights, many)
 
@@ -111,6 +120,7 @@ class RunsOneTwice(LoopEngine):
     """The second micro-batch is run twice."""
 
     def micro_batch(self, index: int, batch: Any, weights: Weights, many: int) -> None:
+        """See the class."""
         super().micro_batch(index, batch, weights, many)
         if index == 1:
             super().micro_batch(index, batch, weights, many)
@@ -119,7 +129,10 @@ class RunsOneTwice(LoopEngine):
 class RepeatsFirstBatch(LoopEngine):
     """An iterator that is started anew each time: all micro-batches are the first."""
 
+    kept: Any = None
+
     def micro_batch(self, index: int, batch: Any, weights: Weights, many: int) -> None:
+        """See the class."""
         self.kept = batch if index == 0 else self.kept
         super().micro_batch(index, self.kept, weights, many)
 
@@ -128,6 +141,7 @@ class ClipsEachMicroBatch(LoopEngine):
     """Clips what has gathered so far, behind each micro-batch."""
 
     def micro_batch(self, index: int, batch: Any, weights: Weights, many: int) -> None:
+        """See the class."""
         super().micro_batch(index, batch, weights, many)
         self.clip()
 
@@ -136,13 +150,15 @@ class ClipsBeforeAveraging(LoopEngine):
     """Clips the sum, and divides then."""
 
     def objective(self, terms: Sequence[LossTerm], weights: Weights, many: int) -> torch.Tensor:
+        """See the class."""
         self.many = many
         return super().objective(terms, weights, many) * many
 
     def clip(self) -> float:
+        """See the class."""
         norm = super().clip()
         for gradient in gradients(self.model):
-            gradient /= self.many
+            gradient.div_(self.many)
         return norm / self.many
 
 
@@ -150,6 +166,7 @@ class NeverClips(LoopEngine):
     """Forgets max_grad_norm."""
 
     def clip(self) -> float:
+        """See the class."""
         self.max_grad_norm = None
         return super().clip()
 
@@ -158,6 +175,7 @@ class HalfBuffers(LoopEngine):
     """Gathers gradients in bf16."""
 
     def micro_batch(self, index: int, batch: Any, weights: Weights, many: int) -> None:
+        """See the class."""
         super().micro_batch(index, batch, weights, many)
         for gradient in gradients(self.model):
             gradient.copy_(gradient.bfloat16())
@@ -166,7 +184,8 @@ class HalfBuffers(LoopEngine):
 class HalfTerm(LoopEngine):
     """Scales the second term in half precision."""
 
-    def objective(self, terms: Sequence[LossTerm], weights: Weights, many: int) -> torch.Tensor:
+    def objective(self, terms: Sequence[LossTerm], weights: Weights, _many: int) -> torch.Tensor:
+        """See the class."""
         first, second = terms
         tenth = torch.tensor(0.1).half().to(second.total)  # 0.09998
         return first.total / weights[first.name] + second.total * tenth * 10 / weights[second.name]
@@ -176,6 +195,7 @@ class StepsEachMicroBatch(LoopEngine):
     """An optimizer step behind each micro-batch."""
 
     def micro_batch(self, index: int, batch: Any, weights: Weights, many: int) -> None:
+        """See the class."""
         super().micro_batch(index, batch, weights, many)
         if index < many - 1:
             self.optimizer.step()
@@ -185,23 +205,25 @@ class StepsEachMicroBatch(LoopEngine):
 class ForgetsOneLayer(LoopEngine):
     """The last bias never reaches the optimizer with a gradient."""
 
-    def border(self, weights: Weights, many: int) -> None:
+    def border(self, _weights: Weights, _many: int) -> None:
+        """See the class."""
         list(self.model.parameters())[-1].grad = None
 
 
 class AddsNoise(LoopEngine):
     """A gradient that no micro-batch explains."""
 
-    def border(self, weights: Weights, many: int) -> None:
+    def border(self, _weights: Weights, _many: int) -> None:
+        """See the class."""
         for gradient in gradients(self.model):
-            gradient += 0.1 * gradient.norm() * torch.sin(torch.arange(gradient.numel())).view_as(gradient)
+            gradient.add_(0.1 * gradient.norm() * torch.sin(torch.arange(gradient.numel())).view_as(gradient))
 
 
 class ReplaysOntoWhatIsThere(LoopEngine):
     """After out of memory the replay adds to what the failed try left."""
 
     def forget(self) -> None:
-        pass
+        """See the class."""
 
 
 class SchedulesByCount(LoopEngine):
@@ -210,6 +232,7 @@ class SchedulesByCount(LoopEngine):
     seen = 0
 
     def micro_batch(self, index: int, batch: Any, weights: Weights, many: int) -> None:
+        """See the class."""
         super().micro_batch(index, batch, weights, many)
         self.seen += 1
         if self.seen % self.steps == 0 and index < many - 1:
@@ -221,6 +244,7 @@ class ReportsLastLoss(LoopEngine):
     """The gradient is right; the loss reported is N times too small."""
 
     def result(self, totals: Weights, weights: Weights, norm: float, samples: int) -> Any:
+        """See the class."""
         given = super().result(totals, weights, norm, samples)
         given.loss /= self.steps + 1
         return given
@@ -230,6 +254,7 @@ class ReportsSumNorm(LoopEngine):
     """The gradient is right; its norm is reported times N."""
 
     def clip(self) -> float:
+        """See the class."""
         return super().clip() * (self.steps + 1)
 
 
@@ -237,6 +262,7 @@ class CountsBatches(LoopEngine):
     """Counts micro-batches where samples are meant."""
 
     def result(self, totals: Weights, weights: Weights, norm: float, samples: int) -> Any:
+        """See the class."""
         return super().result(totals, weights, norm, samples - 1)
 
 
@@ -244,11 +270,12 @@ class LeavesGradients(LoopEngine):
     """A border that forgets to empty `.grad`, and a start that does it instead."""
 
     def attempt(self, listed: list[Any]) -> Any:
+        """See the class."""
         self.optimizer.zero_grad()
         return super().attempt(listed)
 
     def empty(self) -> None:
-        pass
+        """See the class."""
 
 
 BROKEN = [
@@ -349,7 +376,7 @@ def test_an_engine_fault_in_the_runs_own_precision_alone_is_found() -> None:
     """Right in fp64, and rounded to bf16 in the fp32 run: fp32's limit finds it."""
 
     class RoundsFp32(LoopEngine):
-        def border(self, weights: Weights, many: int) -> None:
+        def border(self, _weights: Weights, _many: int) -> None:
             for gradient in gradients(self.model):
                 if gradient.dtype == torch.float32:
                     gradient.copy_(gradient.bfloat16())

@@ -39,33 +39,40 @@ def entropy(model: nn.Module, batch: Any, **options: Any) -> torch.Tensor:
 
 
 def mean_of_weight_one(model: nn.Module, batch: Any) -> LossTerm:
+    """A mean that counts as one sample."""
     return LossTerm(entropy(model, batch), 1)
 
 
 def mean_of_weight_n(model: nn.Module, batch: Any) -> LossTerm:
+    """A mean with the count it was divided by."""
     return LossTerm(entropy(model, batch), len(batch[1]))
 
 
 def own_mean(model: nn.Module, batch: Any) -> LossTerm:
+    """A mean that no loss function of torch took."""
     return LossTerm((model(batch[0]) ** 2).mean(), 1)
 
 
 def class_weighted_mean(model: nn.Module, batch: Any) -> LossTerm:
+    """A mean over class weights, times samples."""
     many = len(batch[1])
     return LossTerm(entropy(model, batch, weight=CLASS_WEIGHTS) * many, many)
 
 
 def token_mean_times_rows(model: nn.Module, batch: Any) -> LossTerm:
+    """A mean over tokens, times sentences."""
     logits, targets = model(batch["tokens"]).flatten(0, 1), batch["targets"].flatten()
     rows = len(batch["tokens"])
     return LossTerm(F.cross_entropy(logits, targets, ignore_index=-100) * rows, rows)
 
 
 def padded_weight(model: nn.Module, batch: Any) -> LossTerm:
+    """Padding counts as tokens."""
     return LossTerm(token_sum(model, batch).total, batch["tokens"].numel())
 
 
 def dice(model: nn.Module, batch: Any) -> LossTerm:
+    """Over the whole batch."""
     found = model(batch[0]).softmax(-1)[:, 1]
     truth = (batch[1] == 1).to(found)
     many = len(truth)
@@ -73,6 +80,7 @@ def dice(model: nn.Module, batch: Any) -> LossTerm:
 
 
 def in_batch_negatives(model: nn.Module, batch: Any) -> LossTerm:
+    """Each sample against all others."""
     left = F.normalize(model(batch[0]))
     right = F.normalize(left + 0.1 * batch[0][:, :3])
     return LossTerm(
@@ -81,22 +89,26 @@ def in_batch_negatives(model: nn.Module, batch: Any) -> LossTerm:
 
 
 def batch_statistic(model: nn.Module, batch: Any) -> LossTerm:
+    """A standard deviation over the batch."""
     given = model(batch[0])
     return LossTerm((given.std(0) * given.mean()).sum() * len(given), len(given))
 
 
 def by_position(model: nn.Module, batch: Any) -> LossTerm:
+    """Later samples weigh more."""
     losses = entropy(model, batch, reduction="none")
     shares = torch.linspace(1, 2, len(losses)).to(losses)
     return LossTerm((losses * shares).sum(), shares.sum())
 
 
 def without_the_first(model: nn.Module, batch: Any) -> LossTerm:
+    """The first sample is forgotten."""
     losses = entropy(model, batch, reduction="none")
     return LossTerm(losses[1:].sum(), len(losses))
 
 
 def half_term(model: nn.Module, batch: Any) -> list[LossTerm]:
+    """A second term in bf16."""
     first = model[0]  # type: ignore[index]
     in_half = F.linear(batch[0].bfloat16(), first.weight.bfloat16()).float()
     return [cross_entropy(model, batch), LossTerm((in_half**2).sum(), len(batch[1]), "half")]
@@ -161,13 +173,13 @@ def test_frozen_batch_norm_is_equal() -> None:
     """With running statistics each sample stands for itself."""
 
     class Frozen(nn.Sequential):
-        def train(self, mode: bool = True) -> Frozen:  # noqa: FBT001, FBT002 - torch's own
+        def train(self, mode: bool = True) -> Frozen:  # noqa: FBT002 - torch's own
             super().train(mode)
             self[1].eval()
             return self
 
     def make() -> nn.Module:
-        return Frozen(*conv_and_batch_norm())
+        return Frozen(*conv_and_batch_norm().children())
 
     assert certificate(MadeTask(make, cross_entropy, images())).verdict == "equal"
 

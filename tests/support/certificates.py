@@ -200,11 +200,11 @@ class LoopEngine:
         self.empty()
         return self.result(totals, weights, norm, sum(len(_first(batch)) for batch in listed))
 
-    def micro_batch(self, index: int, batch: Any, weights: dict[str, float], many: int) -> None:
+    def micro_batch(self, _index: int, batch: Any, weights: dict[str, float], many: int) -> None:
         """Forward and backward of one micro-batch."""
-        self.objective(read_terms(self.loss(self.model, batch)), weights, many).backward()
+        self.objective(read_terms(self.loss(self.model, batch)), weights, many).backward()  # type: ignore[no-untyped-call]
 
-    def objective(self, terms: Sequence[LossTerm], weights: dict[str, float], many: int) -> torch.Tensor:
+    def objective(self, terms: Sequence[LossTerm], weights: dict[str, float], _many: int) -> torch.Tensor:
         """What the backward runs on."""
         return sum((term.total / weights[term.name] for term in terms), torch.zeros(()))
 

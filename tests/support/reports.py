@@ -21,7 +21,8 @@ def comparison(**changed: Any) -> Comparison:
 def report(**changed: Any) -> VerifyReport:
     """A certificate of a right recipe."""
     values: dict[str, Any] = {
-        "verdict": "equal", "recipe": "words", "kind": "custom", "device": "cpu", "parameters": 1234, "samples": 16,
+        "verdict": "equal", "recipe": "words", "kind": "custom", "device": "cpu",
+        "parameters": 1234, "samples": 16,
         "loss": 2.5, "denominator": 16.0, "gradient_norm": 3.0, "version": "0.1", "torch_version": "2.14",
         "terms": (Term(name="loss", loss=2.5, denominator=16.0, additive=True, stated=False),),
         "floors": (Floor(precision="fp64", one_fold_error=0.0, repeat=0.0, order=1e-16),),

@@ -11,6 +11,8 @@ The first is the engine's honour, the second the loss's and the model's.
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -31,7 +33,6 @@ from trainer_backend.verify.probe import MakeEngine, Seen, close_enough, run_win
 from trainer_backend.verify.report import (
     Comparison,
     Culprit,
-    Floor,
     Fold,
     Layer,
     Precision,
@@ -163,12 +164,12 @@ def plan(truth: Truth, steps: Sequence[int]) -> Iterator[Window]:
     subject, total, best = truth.subject, truth.total, truth.precision
     usable, not_usable = partitions.usable_steps(total, steps, subject.smallest)
     if not_usable:
-        values = {"steps": ", ".join(map(str, not_usable)), "samples": total}
+        values: dict[str, Scalar] = {"steps": ", ".join(map(str, not_usable)), "samples": total}
         truth.remarks.append(Remark(code="too-few-samples", values=values))
     if not usable:
         raise GradaccError(
-            f"{total} samples cannot be cut in {min(steps)} micro-batches of at least {subject.smallest} each. "
-            "Take more samples (--samples)."
+            f"{total} samples cannot be cut in {min(steps)} micro-batches of at least {subject.smallest} "
+            "each. Take more samples (--samples)."
         )
     yield Window(1, "one", (total,), best)
     for number in usable:
@@ -181,9 +182,9 @@ def plan(truth: Truth, steps: Sequence[int]) -> Iterator[Window]:
     yield Window(most, "tail", partitions.tail(total, most), best)
     yield Window(most, "clip", partitions.equal(total, most), best)
     halves = partitions.equal(total, fewest)
-    if all(size == halves[0] and size % 2 == 0 for size in halves) and halves[0] >= 2 * subject.smallest:
-        if _splits(truth, halves):
-            yield Window(fewest, "out-of-memory", halves, best)
+    can_be_halved = all(size == halves[0] and size % 2 == 0 for size in halves)
+    if can_be_halved and halves[0] >= 2 * subject.smallest and _splits(truth, halves):
+        yield Window(fewest, "out-of-memory", halves, best)
     own = subject.precision
     if own != best:
         yield Window(1, "one", (total,), own)
@@ -285,9 +286,7 @@ def decoys(truth: Truth, window: Window) -> list[object]:
     if parts < 1:
         return []
     edges = [many * part // parts for part in range(parts + 1)]
-    batches = [
-        subject.batch(range(low, high), decoy=True) for low, high in zip(edges, edges[1:], strict=False)
-    ]
+    batches = [subject.batch(range(low, high), decoy=True) for low, high in itertools.pairwise(edges)]
     return [subject.cast(batch, window.precision) for batch in batches]
 
 
@@ -347,7 +346,7 @@ def worst(difference: Difference, limits: Limits, scale: float, *, also: float =
 
 
 def _sortable(error: float) -> float:
-    return float("inf") if error != error else error
+    return math.inf if math.isnan(error) else error
 
 
 def _invariance(truth: Truth, engine: MakeEngine, steps: int) -> list[Judged]:
@@ -406,9 +405,9 @@ def _report(
 ) -> VerifyReport:
     subject = truth.subject
     comparisons = tuple(entry.comparison for entry in judged)
-    floors: list[Floor] = []
-    for precision in dict.fromkeys(entry.precision for entry in comparisons):
-        floors.append(truth.limits(precision)[1])
+    floors = [
+        truth.limits(precision)[1] for precision in dict.fromkeys(entry.precision for entry in comparisons)
+    ]
     return VerifyReport(
         verdict=verdict_of(comparisons, culprits),
         expected=expected,

@@ -111,16 +111,17 @@ class Out:
     def tell(self, message: AnyMessage) -> None:
         """One line of JSON; or progress on stderr, the certificate as text."""
         if self._as_json:
-            print(encode(message).decode(), file=self._stream, flush=True)
+            self._stream.write(f"{encode(message).decode()}\n")
+            self._stream.flush()
             return
         match message:
             case VerifyProgress():
                 share = f"[{message.done + 1}/{message.of}] " if message.code == "comparing" else ""
-                print(share + words.progress(message), file=sys.stderr, flush=True)
+                sys.stderr.write(f"{share}{words.progress(message)}\n")
             case VerifyFailed():
-                print(message.message, file=sys.stderr, flush=True)
+                sys.stderr.write(f"{message.message}\n")
             case VerifyReport():
-                print(text(message), file=self._stream, flush=True)
+                self._stream.write(f"{text(message)}\n")
 
 
 def _made(options: argparse.Namespace, out: Out) -> int:
@@ -134,7 +135,7 @@ def _made(options: argparse.Namespace, out: Out) -> int:
     except GradaccError as error:
         out.tell(VerifyFailed(message=str(error)))
         return error.exit_code
-    except Exception as error:  # the user's own code may raise anything: it becomes a sentence with its place
+    except Exception as error:  # noqa: BLE001 - the user's own code may raise anything: it becomes a sentence with its place
         from trainer_backend.trainer.failures import print_whole, sentence_of  # noqa: PLC0415 - torch is paid for
 
         print_whole(error)

@@ -14,7 +14,7 @@ from trainer_backend.verify.compare import Difference, Gradient, added, compare
 from trainer_backend.verify.engine_culprits import engine_culprits
 from trainer_backend.verify.limits import CAPS
 from trainer_backend.verify.passes import Plain, plain_pass
-from trainer_backend.verify.report import Culprit, Remark
+from trainer_backend.verify.report import Culprit, Remark, Scalar
 from trainer_backend.verify.truth import COUNTED_ALIKE, HALF, Truth
 
 if TYPE_CHECKING:
@@ -73,12 +73,13 @@ def _remark_on_precision(truth: Truth, judged: Sequence[Judged]) -> None:
     for precision in dict.fromkeys(entry.window.precision for entry in judged):
         error = truth.limits(precision)[1].one_fold_error
         if error > 0.1:
-            values = {"precision": precision, "error": error}
-            truth.remarks.append(Remark(code="precision-is-coarse", values=values))
+            truth.remarks.append(
+                Remark(code="precision-is-coarse", values={"precision": precision, "error": error})
+            )
     if truth.weights_are_rounded:
         truth.remarks.append(Remark(code="weights-in-fp32"))
     if truth.samples_partition:
-        values = {"samples": truth.total, "wanted": truth.samples_partition}
+        values: dict[str, Scalar] = {"samples": truth.total, "wanted": truth.samples_partition}
         truth.remarks.append(Remark(code="large-batch-does-not-fit", values=values))
 
 
@@ -192,7 +193,7 @@ def _batch_norm(truth: Truth, names: tuple[str, ...], sizes: tuple[int, ...]) ->
     """BatchNorm as ghost batch: each micro-batch is normalised by its own statistics, as stated."""
     module = truth.subject.prototype.get_submodule(names[0])
     momentum = getattr(module, "momentum", None)
-    values: dict[str, str | int | float | bool | None] = {
+    values: dict[str, Scalar] = {
         "layers": len(names),
         "steps": len(sizes),
         "micro_batch_size": truth.subject.micro_batch_size,
@@ -226,7 +227,7 @@ def _term_culprit(truth: Truth, term: str, one: Plain, many: Plain) -> Culprit:
     once = one.parts[0]
     growth = twice.totals[term] / once.totals[term] if once.totals[term] else math.nan
     weights = math.fsum(part.weights[term] for part in many.parts)
-    values: dict[str, str | int | float | bool | None] = {
+    values: dict[str, Scalar] = {
         "weight": once.weights[term],
         "weights_of_parts": weights,
     }

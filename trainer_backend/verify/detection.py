@@ -18,7 +18,8 @@ from trainer_backend.engine.snapshot import Snapshot
 from trainer_backend.engine.terms import read_terms
 from trainer_backend.errors import GradaccError
 from trainer_backend.tasks import Batch, LossTerm
-from trainer_backend.verify.report import Remark
+from trainer_backend.verify.report import Remark, Scalar
+from trainer_backend.verify.subject import BATCH_NORM
 
 _NAMED = 4
 _MEAN_LIKE = 0.02
@@ -31,12 +32,15 @@ def model_findings(model: torch.nn.Module, *, micro_batch_size: int) -> list[Rem
     norms = [
         name
         for name, module in model.named_modules()
-        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
-        and (module.training or not module.track_running_stats)
+        if isinstance(module, BATCH_NORM) and (module.training or not module.track_running_stats)
     ]
     if norms:
         code = "batch-norm-of-one" if micro_batch_size == 1 else "batch-norm"
-        values = {"layers": len(norms), "micro_batch_size": micro_batch_size, "where": _listed(norms)}
+        values: dict[str, Scalar] = {
+            "layers": len(norms),
+            "micro_batch_size": micro_batch_size,
+            "where": _listed(norms),
+        }
         found.append(Remark(code=code, values=values))
     hooked = [
         name
@@ -83,7 +87,7 @@ def _arrives_twice(model: torch.nn.Module, loss: Callable[[Any, Any], Any], batc
         return count
 
     handles = [
-        parameter.register_hook(hook_of(name))
+        parameter.register_hook(hook_of(name))  # type: ignore[no-untyped-call]
         for name, parameter in model.named_parameters()
         if parameter.requires_grad
     ]
@@ -98,7 +102,6 @@ def _arrives_twice(model: torch.nn.Module, loss: Callable[[Any, Any], Any], batc
     return [Remark(code="gradient-hook-twice", values={"where": _listed(twice)})] if twice else []
 
 
-@torch.no_grad()
 def _returns_mean(
     model: torch.nn.Module,
     loss: Callable[[Any, Any], Any],

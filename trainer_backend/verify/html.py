@@ -1,4 +1,4 @@
-"""The certificate as one page: no script, nothing loaded from elsewhere, light and dark, printable. No torch."""
+"""The certificate as one page: no script, nothing from elsewhere, light and dark, printable. No torch."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from trainer_backend.verify import words
 from trainer_backend.verify.report import Comparison, VerifyReport
 
 _STYLE: Final = """
-:root { --bg: #f4f5f7; --panel: #ffffff; --line: #dde1e7; --text: #1b1f26; --muted: #68717f; --ok: #12805c;
-  --warning: #a15c00; --bad: #c2323a; }
-@media (prefers-color-scheme: dark) { :root { --bg: #14161a; --panel: #1b1e24; --line: #2b303a; --text: #e7e9ed;
-  --muted: #8a93a3; --ok: #3fb98a; --warning: #e6a23c; --bad: #e5646a; } }
+:root { --bg: #f4f5f7; --panel: #ffffff; --line: #dde1e7; --text: #1b1f26;
+  --muted: #68717f; --ok: #12805c; --warning: #a15c00; --bad: #c2323a; }
+@media (prefers-color-scheme: dark) { :root { --bg: #14161a; --panel: #1b1e24; --line: #2b303a;
+  --text: #e7e9ed; --muted: #8a93a3; --ok: #3fb98a; --warning: #e6a23c; --bad: #e5646a; } }
 * { box-sizing: border-box; }
 body { margin: 0; padding: 32px 24px; background: var(--bg); color: var(--text); line-height: 1.5;
   font: 14px/1.5 system-ui, sans-serif; font-variant-numeric: tabular-nums; }
 main { max-width: 980px; margin: 0 auto; }
 h1 { font-size: 26px; margin: 4px 0; } h2 { font-size: 15px; margin: 0 0 12px; }
-section { background: var(--panel); border: 1px solid var(--line); border-radius: 8px; padding: 16px; margin: 16px 0;
-  overflow-x: auto; }
-.muted { color: var(--muted); } .equal { color: var(--ok); } .per-micro-batch { color: var(--warning); }
+section { background: var(--panel); border: 1px solid var(--line); border-radius: 8px; padding: 16px;
+  margin: 16px 0; overflow-x: auto; }
+.muted { color: var(--muted); } .equal { color: var(--ok); }
+.per-micro-batch { color: var(--warning); }
 .not-equal, .no { color: var(--bad); } .yes { color: var(--ok); }
-table { border-collapse: collapse; width: 100%; } th { font-weight: 400; color: var(--muted); text-align: left; }
+table { border-collapse: collapse; width: 100%; }
+th { font-weight: 400; color: var(--muted); text-align: left; }
 th, td { padding: 5px 12px 5px 0; border-bottom: 1px solid var(--line); white-space: nowrap; }
 td.n, th.n { text-align: right; }
 .culprit { margin: 0 0 14px; } .culprit p { margin: 2px 0; }
@@ -148,7 +150,8 @@ def _facts(report: VerifyReport, tr: words.Translate) -> str:
         f"<section><h2>{escape(tr('How it was made'))}</h2><table>{rows}</table></section>"
         f"<section><h2>{escape(tr('Floors: the large batch alone'))}</h2><table><tr><th></th>"
         f"<th class='n'>{escape(tr('against {reference}').format(reference=report.reference))}</th>"
-        f"<th class='n'>{escape(tr('twice the same'))}</th><th class='n'>{escape(tr('reversed order'))}</th></tr>"
+        f"<th class='n'>{escape(tr('twice the same'))}</th>"
+        f"<th class='n'>{escape(tr('reversed order'))}</th></tr>"
         f"{floors}</table></section>"
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 
@@ -12,7 +13,7 @@ def equal(total: int, parts: int) -> tuple[int, ...]:
     (5, 5, 6)
     """
     edges = [total * part // parts for part in range(parts + 1)]
-    return tuple(high - low for low, high in zip(edges, edges[1:], strict=False))
+    return tuple(high - low for low, high in itertools.pairwise(edges))
 
 
 def ragged(total: int, parts: int, smallest: int = 1) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from trainer_backend.engine.batches import size, to_device
 from trainer_backend.engine.precision import autocast
 from trainer_backend.engine.terms import host_weight, read_terms
 from trainer_backend.tasks import Batch
-from trainer_backend.verify.compare import Gradient, added
+from trainer_backend.verify.compare import Gradient, added, dense
 from trainer_backend.verify.quiet import LossCall
 from trainer_backend.verify.report import Precision
 from trainer_backend.verify.subject import Subject
@@ -122,7 +122,7 @@ def plain_pass(
     parameters = {name: value for name, value in run.named_parameters() if value.requires_grad}
     plain = Plain(tuple(parameters))
     device = subject.place(precision)
-    context = None if precision in ("fp64", "fp32") else autocast(precision, device)
+    context = None if precision == "fp64" else autocast(precision, device)
     with subject.quietly(precision, seed=seed, heard=heard):
         for batch in batches:
             with around(run) if around is not None else contextlib.nullcontext():
@@ -161,8 +161,7 @@ def _one(
         term.total.backward(retain_graph=left < 0)  # type: ignore[no-untyped-call]
         own = {name: value.grad for name, value in parameters.items() if value.grad is not None}
         added(whole, own)
-        norms[term.name] = math.sqrt(math.fsum(float(value.double().norm()) ** 2 if value.device.type != "mps"
-                                               else float(value.norm()) ** 2 for value in own.values()))  # fmt: skip
+        norms[term.name] = math.sqrt(math.fsum(dense(value).norm().item() ** 2 for value in own.values()))
         if keep_parts:
             kept: dict[str, torch.Tensor | None] = {}
             added(kept, own)

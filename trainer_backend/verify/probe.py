@@ -38,7 +38,7 @@ class MakeEngine(Protocol):
         self,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
-        loss: Any,
+        loss: Any,  # noqa: ANN401 - a task's loss
         *,
         steps: int,
         **options: Any,  # noqa: ANN401
@@ -50,7 +50,7 @@ class MakeEngine(Protocol):
 def trainers_engine(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
-    loss: Any,
+    loss: Any,  # noqa: ANN401 - a task's loss
     *,
     steps: int,
     **options: Any,  # noqa: ANN401
@@ -111,30 +111,10 @@ def run_window(
 ) -> Seen:
     """A fresh engine runs a window of other samples, then the window that counts."""
     model = subject.model(precision)
-    names = {id(value): name for name, value in model.named_parameters() if value.requires_grad}
-    parameters = [value for value in model.parameters() if value.requires_grad]
+    parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
     # Rate 0: the weights stay as they are, so that every window is at the same ones.
-    optimizer = make_optimizer("sgd", parameters, learning_rate=0.0)
-    seen = Seen()
-    recording = [False]
-
-    def record(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:  # noqa: ANN401
-        if not recording[0]:
-            return
-        seen.updates += 1
-        scale = getattr(optimizer, "grad_scale", None)
-        listed = [value for group in optimizer.param_groups for value in group["params"]]
-        for parameter, leaf in zip(parameters, listed, strict=True):
-            gradient = None if leaf.grad is None else dense(leaf.grad).clone()
-            if gradient is not None and scale is not None:
-                gradient /= dense(scale).to(gradient.device)
-            name = names[id(parameter)]
-            earlier = seen.gradient.get(name)
-            if earlier is not None and gradient is not None:
-                gradient += earlier  # an engine that steps more than once a window
-            seen.gradient[name] = gradient
-
-    handle = optimizer.register_step_pre_hook(record)
+    optimizer = make_optimizer("sgd", list(parameters.values()), learning_rate=0.0)
+    recorder = _Recorder(tuple(parameters), optimizer)
     loss = _OutOfMemoryOnce(subject.loss) if out_of_memory else subject.loss
     engine = make(
         model, optimizer, loss, steps=steps, precision="fp32" if precision == "fp64" else precision,
@@ -143,32 +123,72 @@ def run_window(
         **{name: method for name in ("weights", "split", "count")
            if callable(method := getattr(subject.task, name, None))},
     )  # fmt: skip
+    seen = recorder.seen
     started = perf_counter()
     try:
         with subject.quietly(precision):
             if before:
                 engine.window(before)
             engine.max_grad_norm = max_grad_norm
-            recording[0] = True
+            recorder.on = True
             if isinstance(loss, _OutOfMemoryOnce):
                 loss.armed = True
-            for _ in range(MOST_BACK_OFFS):
-                result = engine.window(batches)
-                if result.skipped != "loss-scale":
-                    break
-            _read_result(seen, result)
+            _read_result(seen, _window(engine, batches))
     except torch.OutOfMemoryError:
         if not out_of_memory:
             raise
         seen.skipped = "out of memory"  # the simulated one: this engine does not recover
     finally:
-        handle.remove()
+        recorder.remove()
     seen.duration_s = perf_counter() - started
-    leaves = [value for group in optimizer.param_groups for value in group["params"]]
     seen.left_over = any(
-        value.grad is not None and bool(value.grad.any()) for value in (*leaves, *parameters)
+        value.grad is not None and bool(value.grad.any())
+        for value in (*recorder.leaves(), *parameters.values())
     )
     return seen
+
+
+def _window(engine: Engine, batches: Sequence[Batch]) -> Any:  # noqa: ANN401 - an engine's own result
+    """One window; in fp16 again until the loss scale fits."""
+    result = engine.window(batches)
+    for _ in range(MOST_BACK_OFFS):
+        if result.skipped != "loss-scale":
+            break
+        result = engine.window(batches)
+    return result
+
+
+class _Recorder:
+    """Notes what the optimizer is handed at each of its steps, while `on`."""
+
+    def __init__(self, names: Sequence[str], optimizer: torch.optim.Optimizer) -> None:
+        self.on = False
+        self.seen = Seen()
+        self._names = names
+        self._optimizer = optimizer
+        self._handle = optimizer.register_step_pre_hook(self._record)
+
+    def leaves(self) -> list[torch.Tensor]:
+        """What the optimizer updates, in the parameters' order (their masters where they have some)."""
+        return [value for group in self._optimizer.param_groups for value in group["params"]]
+
+    def remove(self) -> None:
+        """Take the hook off."""
+        self._handle.remove()
+
+    def _record(self, optimizer: torch.optim.Optimizer, _args: object, _kwargs: object) -> None:
+        if not self.on:
+            return
+        self.seen.updates += 1
+        scale = getattr(optimizer, "grad_scale", None)
+        for name, leaf in zip(self._names, self.leaves(), strict=True):
+            gradient = None if leaf.grad is None else dense(leaf.grad).clone()
+            if gradient is not None and scale is not None:
+                gradient /= dense(scale).to(gradient.device)
+            earlier = self.seen.gradient.get(name)
+            if earlier is not None and gradient is not None:
+                gradient += earlier  # an engine that steps more than once a window
+            self.seen.gradient[name] = gradient
 
 
 def _read_result(seen: Seen, result: Any) -> None:  # noqa: ANN401 - an engine's own

@@ -1,4 +1,4 @@
-"""Running a model as it trains, but without chance: dropout off, and fp64 wherever fp32 was asked for.
+"""Running a model as it trains, but without chance: dropout off, fp64 wherever fp32 was asked for.
 
 Also an ear: which loss functions are called with a mean, and where precision is thrown away.
 """
@@ -14,12 +14,15 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_DROPOUTS: Final = ("dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d",
-                    "feature_dropout", "dropout_", "alpha_dropout_", "feature_alpha_dropout_",
-                    "feature_dropout_", "native_dropout")  # fmt: skip
+_DROPOUTS: Final = (
+    "dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d",
+    "feature_dropout", "dropout_", "alpha_dropout_", "feature_alpha_dropout_", "feature_dropout_",
+    "native_dropout",
+)  # fmt: skip
 _RATES: Final = ("p", "drop_prob", "drop_rate", "drop_path")
 _BY_NAME: Final = ("DropPath", "StochasticDepth", "DropBlock2d", "DropBlock3d")
 """Classes of other libraries that drop whole branches by chance."""
+_DROPOUT: Final = nn.modules.dropout._DropoutNd  # noqa: SLF001 - of all dropouts the base
 _HALF: Final = (torch.bfloat16, torch.float16)
 
 
@@ -27,7 +30,7 @@ def silence(model: nn.Module) -> None:
     """Train mode (so that BatchNorm and auxiliary losses act as in the run), every dropout rate 0."""
     model.train()
     for module in model.modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd) or type(module).__name__ in _BY_NAME:
+        if isinstance(module, _DROPOUT) or type(module).__name__ in _BY_NAME:
             for name in _RATES:
                 if isinstance(getattr(module, name, None), float | int):
                     setattr(module, name, 0.0)
@@ -40,7 +43,7 @@ class LossCall:
 
     __slots__ = ("class_weights", "function", "reduction", "square")
 
-    def __init__(self, function: str, reduction: str, class_weights: bool, square: bool) -> None:
+    def __init__(self, function: str, reduction: str, *, class_weights: bool, square: bool) -> None:
         self.function = function
         self.reduction = reduction
         self.class_weights = class_weights
@@ -67,11 +70,12 @@ class Quiet(TorchFunctionMode):
 
     def __torch_function__(
         self,
-        func: Any,
-        types: Any,
+        func: Any,  # noqa: ANN401 - torch's own protocol
+        types: Any,  # noqa: ANN401 - likewise
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401 - likewise
+        del types
         kwargs = kwargs or {}
         if func is torch.Tensor.backward:
             with self:  # what a backward computes again (activation checkpointing) is quiet too
@@ -99,8 +103,8 @@ class Quiet(TorchFunctionMode):
 def _backward(
     tensor: torch.Tensor,
     gradient: torch.Tensor | None = None,
-    retain_graph: bool | None = None,
-    create_graph: bool = False,  # noqa: FBT001, FBT002 - the order of Tensor.backward
+    retain_graph: bool | None = None,  # noqa: FBT001 - the order of Tensor.backward
+    create_graph: bool = False,  # noqa: FBT001, FBT002 - likewise
     inputs: Any = None,  # noqa: ANN401 - tensors
 ) -> None:
     """Tensor.backward without the detour through torch functions, which would switch the mode off."""
@@ -144,24 +148,25 @@ def _heard(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LossCall
         and not target.is_floating_point()
         and torch.equal(target, torch.arange(len(target), device=target.device, dtype=target.dtype))
     )
-    return LossCall(name, kwargs.get("reduction", "mean"), weight is not None, square)
+    return LossCall(name, kwargs.get("reduction", "mean"), class_weights=weight is not None, square=square)
 
 
-class Narrowings(TorchDispatchMode):
+class Narrowings(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's is untyped
     """Hears where fp64 values are rounded to less; `where` gives the module that ran just then."""
 
     def __init__(self, where: Callable[[], str]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.seen: dict[str, torch.dtype] = {}
         self._where = where
 
     def __torch_dispatch__(
         self,
-        func: Any,
-        types: Any,
+        func: Any,  # noqa: ANN401 - torch's own protocol
+        types: Any,  # noqa: ANN401 - likewise
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401 - likewise
+        del types
         given = func(*args, **(kwargs or {}))
         name = str(func)
         if name.startswith(("aten._to_copy", "aten.copy_")) and isinstance(given, torch.Tensor):

@@ -5,6 +5,7 @@ Letters: G is the large batch's gradient in fp64, g what an engine handed to the
 
 from __future__ import annotations
 
+import math
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -177,12 +178,13 @@ def encode(message: AnyMessage) -> bytes:
 
 def decode(line: bytes | str) -> AnyMessage:
     """Undo `encode`. Raises msgspec.DecodeError."""
-    return msgspec.convert(_read(msgspec.json.decode(line)), AnyMessage)
+    message: AnyMessage = msgspec.convert(_read(msgspec.json.decode(line)), AnyMessage)
+    return message
 
 
 def _written(value: object) -> object:
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
         return {key: _written(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):

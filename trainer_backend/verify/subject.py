@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,6 +26,7 @@ DTYPES: Final = {
 }  # fmt: skip
 DECOYS: Final = 4
 """Samples of the windows before the one that counts."""
+BATCH_NORM: Final = torch.nn.modules.batchnorm._BatchNorm  # noqa: SLF001 - of all BatchNorms the base
 _SEED: Final = 20_011
 """Of what the certificate draws; any will do."""
 
@@ -81,8 +83,7 @@ class Subject:
         return tuple(
             name
             for name, module in self._model.named_modules()
-            if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
-            and (module.training or not module.track_running_stats)
+            if isinstance(module, BATCH_NORM) and (module.training or not module.track_running_stats)
         )
 
     def model(self, precision: Precision, *, freeze_batch_norm: bool = False) -> torch.nn.Module:
@@ -94,7 +95,7 @@ class Subject:
         if freeze_batch_norm:
             for name in self.batch_norms():
                 module = made.get_submodule(name)
-                assert isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
+                assert isinstance(module, BATCH_NORM)
                 module.eval()
                 if not module.track_running_stats:
                     module.running_mean = torch.zeros_like(module.weight)
@@ -147,7 +148,7 @@ class Subject:
             cut = self._split_in(self.batch(numbers), sizes)
         else:
             edges = [sum(sizes[:index]) for index in range(len(sizes) + 1)]
-            cut = [self.batch(numbers[low:high]) for low, high in zip(edges, edges[1:], strict=False)]
+            cut = [self.batch(numbers[low:high]) for low, high in itertools.pairwise(edges)]
         return [self.cast(part, precision) for part in cut]
 
     def cast(self, batch: Batch, precision: Precision) -> Batch:

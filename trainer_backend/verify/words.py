@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
@@ -78,7 +79,8 @@ CULPRITS: Final[dict[str, Said]] = {
         "Return the sum and its weight: LossTerm(losses.sum(), weight=the number of elements summed).",
     ),
     "class-weighted-mean": Said(
-        "This loss term is a mean over class weights: each micro-batch is divided by its own classes' weights.",
+        "This loss term is a mean over class weights: each micro-batch is divided by its own "
+        "classes' weights.",
         "Give it its own denominator: reduction='sum', and weight = class_weights[targets].sum().",
     ),
     "other-denominator": Said(
@@ -93,7 +95,8 @@ CULPRITS: Final[dict[str, Said]] = {
     "in-batch-negatives": Said(
         "Each sample is scored against the others of its micro-batch (in-batch negatives), so fewer samples "
         "mean fewer negatives.",
-        "GradCache gives the large batch exactly (two forwards); or state it: LossTerm(…, per_micro_batch=True).",
+        "GradCache gives the large batch exactly (two forwards); or state it: LossTerm(…, "
+        "per_micro_batch=True).",
     ),
     "samples-influence-each-other": Said(
         "Samples of a micro-batch influence each other in this loss term, so it is no sum over samples.",
@@ -115,11 +118,13 @@ CULPRITS: Final[dict[str, Said]] = {
     ),
     "state": Said(
         "A forward pass leaves something behind that changes the next one.",
-        "Let no value that the forward uses be kept in the model or the task from one micro-batch to the next; "
+        "Let no value that the forward uses be kept in the model or the task from one micro-batch to "
+        "the next; "
         "update it once a window.",
     ),
     "order": Said(
-        "The same samples in reversed order give another gradient: the loss depends on the place in the batch.",
+        "The same samples in reversed order give another gradient: the loss depends on the place in "
+        "the batch.",
         "Weigh each sample by itself, not by its index in the batch.",
     ),
     "half-precision": Said(
@@ -168,7 +173,8 @@ CULPRITS: Final[dict[str, Said]] = {
     ),
     "engine-weights": Said(
         "Micro-batches enter with wrong weights ({factors} times what they should).",
-        "Divide sums by the window's denominator, not means by N: a mean of means favours small micro-batches.",
+        "Divide sums by the window's denominator, not means by N: a mean of means favours small "
+        "micro-batches.",
     ),
     "engine-term": Said(
         "Loss terms enter {factors} times what they should.",
@@ -192,28 +198,35 @@ CULPRITS: Final[dict[str, Said]] = {
     ),
 }
 REMARKS: Final[dict[str, str]] = {
-    "fp64-cannot-run": "fp64 cannot run here ({reason}), so fp32 and its floor are the reference: faults below "
+    "fp64-cannot-run": "fp64 cannot run here ({reason}), so fp32 and its floor are the reference: "
+    "faults below "
     "1e-5 stay unseen.",
-    "large-batch-does-not-fit": "The large batch of {wanted} samples does not fit in memory. {samples} samples were "
+    "large-batch-does-not-fit": "The large batch of {wanted} samples does not fit in memory. "
+    "{samples} samples were "
     "compared with one batch; all {wanted} only between two cuts and two orders.",
     "collate-draws-lots": "Collating draws random numbers, so one collated batch was cut by split() instead.",
     "too-few-samples": "{samples} samples are too few for N = {steps}.",
     "cannot-split": "Batches cannot be split, so a run cannot recover from out of memory: {reason}",
     "fp32-inside": "Something rounds to fp32 inside the fp64 run ({where}), so its limit is that of fp32.",
-    "weights-in-fp32": "The loss counts weights in fp32, so denominators of the same samples differ by rounding; "
+    "weights-in-fp32": "The loss counts weights in fp32, so denominators of the same samples differ "
+    "by rounding; "
     "sum them in fp64 for exact ones.",
     "half-inside": "Something computes in half precision inside the fp64 run ({where}).",
-    "precision-is-coarse": "One batch in {precision} already differs from fp64 by {error}: the precision, not "
+    "precision-is-coarse": "One batch in {precision} already differs from fp64 by {error}: the "
+    "precision, not "
     "accumulation, is what this run feels.",
     "task-warned": "The task warns: {code}.",
-    "optimizer-in-backward": "Parameters have hooks that act in the backward ({where}): an optimizer that steps "
+    "optimizer-in-backward": "Parameters have hooks that act in the backward ({where}): an optimizer "
+    "that steps "
     "there sees one micro-batch, not the window.",
-    "gradient-hook-twice": "In one backward a gradient arrives twice at {where} (reentrant checkpointing with shared "
+    "gradient-hook-twice": "In one backward a gradient arrives twice at {where} (reentrant "
+    "checkpointing with shared "
     "weights): norms of single micro-batches are not known; use use_reentrant=False.",
     "batch-norm": "{layers} BatchNorm layers in train mode see {micro_batch_size} samples at a time.",
     "batch-norm-of-one": "{layers} BatchNorm layers in train mode see a single sample at a time: they cannot "
     "normalise it.",
-    "loss-returns-mean": "The loss term {term} returns a mean: half the samples give the same total. Return the sum "
+    "loss-returns-mean": "The loss term {term} returns a mean: half the samples give the same total. "
+    "Return the sum "
     "and its weight.",
 }
 
@@ -296,13 +309,13 @@ def holds(entry: Comparison, tr: Translate = english) -> str:
 
 
 def worst_comparison(report: VerifyReport) -> Comparison | None:
-    """The comparison whose layers are worth a look: a failed one first, else the largest share of its limit."""
+    """The comparison whose layers are worth a look: a failed one, else the largest share of its limit."""
     if not report.comparisons:
         return None
 
     def badness(entry: Comparison) -> tuple[bool, bool, float]:
         share = entry.error / entry.limit if entry.limit else 0.0
-        return (not entry.holds, not entry.equals_large_batch, float("inf") if share != share else share)
+        return (not entry.holds, not entry.equals_large_batch, math.inf if math.isnan(share) else share)
 
     return max(report.comparisons, key=badness)
 
@@ -324,7 +337,9 @@ def facts(report: VerifyReport, tr: Translate = english) -> list[tuple[str, str]
     ]
     for term in report.terms if len(report.terms) > 1 or not report.terms[0].additive else ():
         kind = "" if term.additive else ", " + tr("per micro-batch")
-        found.append((f"{tr('Term')} {term.name}", f"{plain(term.loss)}, D = {plain(term.denominator)}{kind}"))
+        found.append(
+            (f"{tr('Term')} {term.name}", f"{plain(term.loss)}, D = {plain(term.denominator)}{kind}")
+        )
     return [(name, value) for name, value in found if value]
 
 

@@ -17,7 +17,7 @@ from gradacc_gui.verify.report_view import Comparisons, ReportView
 from gradacc_gui.verify.scale import ErrorScale
 from tests.support.reports import comparison, report
 from trainer_backend.verify import words
-from trainer_backend.verify.report import Culprit, Remark, VerifyProgress, decode
+from trainer_backend.verify.report import Culprit, Remark, Scalar, VerifyProgress, decode
 
 RECIPE = """
 [run]
@@ -78,6 +78,11 @@ def texts(widget: QWidget) -> str:
     return "\n".join(found.text() for found in widget.findChildren(QLabel) if found.isVisibleTo(widget))
 
 
+def state_of(page: VerifyPage) -> str:
+    """Asked anew each time."""
+    return page.state
+
+
 def recipe_in(folder: Path, body: str = RIGHT) -> None:
     """A task beside a recipe."""
     (folder / "page_task.py").write_text(TASK.format(body=body), "utf-8")
@@ -85,17 +90,17 @@ def recipe_in(folder: Path, body: str = RIGHT) -> None:
 
 def test_without_a_recipe_it_says_what_to_do(page: VerifyPage, qtbot: QtBot) -> None:
     """And asks the window for the form."""
-    assert page.state == "empty"
+    assert state_of(page) == "empty"
     with qtbot.waitSignal(page.recipe_requested):
         page.to_form.click()
     page.run()
-    assert page.state == "empty"
+    assert state_of(page) == "empty"
 
 
 def test_a_recipe_makes_it_ready_and_names_it(page: VerifyPage, tmp_path: Path) -> None:
     """Nothing starts by itself."""
     page.set_recipe(RECIPE, tmp_path, sys.executable, "words.toml")
-    assert page.state == "ready"
+    assert state_of(page) == "ready"
     assert page.recipe_name.full_text() == "words.toml"
     assert not page.process.is_running
 
@@ -103,8 +108,8 @@ def test_a_recipe_makes_it_ready_and_names_it(page: VerifyPage, tmp_path: Path) 
 def test_a_certificate_is_shown_in_words_and_numbers(page: VerifyPage) -> None:
     """Verdict, table, layers, facts."""
     page._on_finished(report())
-    shown = texts(page.scroll)
-    assert page.state == "done"
+    shown = texts(page.result_area)
+    assert state_of(page) == "done"
     for words_shown in (
         "Equal",
         "ragged parts",
@@ -128,7 +133,7 @@ def test_culprits_stand_with_where_and_what_can_be_done(page: VerifyPage) -> Non
         comparisons=(comparison(error=0.5, alpha=0.5, equals_large_batch=False),),
     )
     page._on_finished(bad)
-    shown = texts(page.scroll)
+    shown = texts(page.result_area)
     sentence, remedy = words.culprit(culprit)
     for expected in (sentence, remedy, "main loss", "Not equal", words.remark(bad.remarks[0])):
         assert expected in shown
@@ -168,8 +173,8 @@ def test_progress_moves_the_bar_and_keeps_the_last_lines(page: VerifyPage) -> No
     page._lines = []
     page._show("running")
     for done in range(20):
-        values = {"steps": done + 2, "fold": "ragged", "precision": "fp64"}
-        page._on_progress(VerifyProgress(code="comparing", done=done, of=20, values=dict(values)))
+        values: dict[str, Scalar] = {"steps": done + 2, "fold": "ragged", "precision": "fp64"}
+        page._on_progress(VerifyProgress(code="comparing", done=done, of=20, values=values))
     assert (page.bar.value(), page.bar.maximum()) == (19, 20)
     assert "N = 21" in page.doing.text()
     assert len(page.lines.text().splitlines()) <= 6
@@ -194,10 +199,10 @@ def test_a_real_check_ends_in_a_certificate_and_leaves_nothing(
     page.set_recipe(RECIPE, tmp_path, sys.executable, "words.toml")
     with qtbot.waitSignal(page.finished, timeout=60_000) as made:
         page.begin.click()
-        assert page.state == "running"
+        assert state_of(page) == "running"
     assert made.args is not None
     assert made.args[0].verdict == "equal"
-    assert page.state == "done"
+    assert state_of(page) == "done"
     assert not page.process.is_running
     assert not list(scratch.iterdir())
 
@@ -212,7 +217,7 @@ def test_cancel_kills_it_at_once_and_leaves_nothing(
     qtbot.waitUntil(lambda: "large batch" in page.doing.text(), timeout=60_000)
     with qtbot.waitSignal(page.process.cancelled, timeout=10_000):
         page.stop.click()
-    assert page.state == "ready"
+    assert state_of(page) == "ready"
     assert not page.process.is_running
     assert not list(scratch.iterdir())
 
@@ -225,9 +230,9 @@ def test_cancel_before_the_process_is_there_is_a_cancel_too(
     page.set_recipe(RECIPE, tmp_path, sys.executable, "words.toml")
     page.run()
     page.cancel()
-    assert page.state == "ready"
+    assert state_of(page) == "ready"
     qtbot.waitUntil(lambda: not page.process.is_running, timeout=60_000)
-    assert page.state == "ready"
+    assert state_of(page) == "ready"
     assert not list(scratch.iterdir())
 
 
@@ -239,7 +244,7 @@ def test_a_task_that_fails_is_a_sentence_with_its_place(
     page.set_recipe(RECIPE, tmp_path, sys.executable, "words.toml")
     with qtbot.waitSignal(page.process.failed, timeout=60_000):
         page.run()
-    assert page.state == "failed"
+    assert state_of(page) == "failed"
     assert "my slip" in page.why.text()
     assert "page_task.py" in page.why.text()
     assert page.retry.isVisible()
@@ -252,7 +257,7 @@ def test_an_interpreter_that_cannot_be_used_is_a_sentence(
     page.set_recipe(RECIPE, tmp_path, str(tmp_path / "no-python"), "words.toml")
     with qtbot.waitSignal(page.process.failed, timeout=60_000):
         page.run()
-    assert page.state == "failed"
+    assert state_of(page) == "failed"
     assert "no-python" in page.why.text()
 
 
@@ -274,9 +279,9 @@ def test_another_recipe_takes_the_place_of_the_certificate(page: VerifyPage, tmp
     page.set_recipe(RECIPE, tmp_path, sys.executable, "a.toml")
     page._on_finished(report())
     page.set_recipe(RECIPE, tmp_path, sys.executable, "a.toml")
-    assert page.state == "done"
+    assert state_of(page) == "done"
     page.set_recipe(RECIPE + "\n", tmp_path, sys.executable, "b.toml")
-    assert page.state == "ready"
+    assert state_of(page) == "ready"
     assert page.report is None
 
 
@@ -285,4 +290,4 @@ def test_everything_fits_at_1280_by_720(page: VerifyPage, qtbot: QtBot) -> None:
     page.resize(1200, 660)
     page._on_finished(report(culprits=(Culprit(code="batch-norm", stated=True, where=("a" * 80,)),)))
     qtbot.waitExposed(page)
-    assert page.scroll.horizontalScrollBar().maximum() == 0
+    assert page.result_area.horizontalScrollBar().maximum() == 0
