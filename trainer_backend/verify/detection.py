@@ -121,8 +121,8 @@ def _returns_mean(
         return []
     found = []
     for index, term in enumerate(whole):
-        total = float(term.total)
-        parts = [float(half[index].total) for half in halves]
+        total = term.total.item()
+        parts = [half[index].total.item() for half in halves]
         if math.isfinite(total) and total and abs(total - sum(parts) / 2) <= _MEAN_LIKE * abs(total):
             found.append(Remark(code="loss-returns-mean", values={"term": term.name}))
     return found
