@@ -146,7 +146,8 @@ class Accumulator:
         feed = Feed(batches, self._reader, self.micro_batch_ceiling)
         self._start()
         try:
-            sums = self._accumulate(feed, [])
+            facts: list[OutOfMemoryRecovered] = []
+            sums = self._accumulate(feed, facts)
             factor = self._normaliser(sums)
             gathered = self._passes.gradients()
             if gathered and factor != 1.0:
@@ -154,6 +155,7 @@ class Accumulator:
             gradients = {name: leaf.grad for name, leaf in self._named_leaves() if leaf.grad is not None}
             norm = total_norm(gathered).item()
             result = self._result(feed, sums, norm if factor else None, "" if factor else "empty")
+            result.out_of_memory = tuple(facts)
         finally:
             self._passes.norms.detach()
             self._passes.undo()
@@ -178,7 +180,7 @@ class Accumulator:
             self._say(fact)
 
         sums = self._passes.accumulate(feed, recovered)
-        if not sums.rows and self._ranks.size == 1:
+        if not sums.rows and not feed.left_out_samples and self._ranks.size == 1:
             raise GradaccError("A window needs at least one batch, and got none.")
         if self._ranks.size > 1:
             self._passes.join(sums)
@@ -203,7 +205,7 @@ class Accumulator:
         if before_step is not None:
             before_step(self._totals(feed, sums))
         if not skipped:
-            self._update(norm, factor)
+            facts += self._update(norm, factor, sums)
         elif skipped != "empty":
             self._passes.snapshot.restore_buffers()
         if self._scaler is not None and factor:
@@ -250,16 +252,19 @@ class Accumulator:
         scale = 1.0 if self._scaler is None else self._scaler.scale.item()
         return c / (reference * scale)
 
-    def _update(self, norm: float, factor: float) -> None:
-        """Clip and scale in one pass, step, round masters back, average."""
+    def _update(self, norm: float, factor: float, sums: Sums) -> list[OutOfMemoryRecovered]:
+        """Clip and scale in one pass, step, round masters back, average. Gives what had to be undone."""
         gradients = self._passes.gradients()
-        if gradients:
-            self._border.step(gradients, factor * clip_factor(norm, self.max_grad_norm))
+        recovered: list[OutOfMemoryRecovered] = []
+        if gradients and self._border.step(gradients, factor * clip_factor(norm, self.max_grad_norm)):
+            recovered.append(self._passes.recovery_of_step(sums))
+            self._say(recovered[0])
         if self._masters is not None:
             self._masters.write_back()
         if self._ema is not None:
             self._ema.update()
         self.updates += 1
+        return recovered
 
     # -------------------------------------------------------------------------------- accounting
 
@@ -304,6 +309,11 @@ class Accumulator:
             self._on_fact(fact)
 
     # -------------------------------------------------------------------------- weights and state
+
+    @property
+    def void_norms(self) -> int:
+        """Micro-batches whose gradient norm was dropped because a hook fired twice for one parameter."""
+        return self._passes.norms.void
 
     def _named_leaves(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         """Trainable parameters by name, or their fp32 masters."""

@@ -65,6 +65,11 @@ class Border:
     def _step_guarded(self) -> bool:
         saved = self._saved() if self._snapshot or self._first else None
         self._first = False
+        if saved is None and self._snapshot:
+            raise GradaccError(
+                "Out of memory while parameters and state were copied before the optimizer's step "
+                "(snapshot_step). The window was not applied. Use a fused optimizer, which needs no copy."
+            )
         if self._stepped():
             return False
         device = self.optimizer.param_groups[0]["params"][0].device

@@ -70,8 +70,9 @@ class Judge:
         if self.in_a_row < self._limit:
             return result
         raise NonFiniteError(
-            f"{self.sentence(result.non_finite)} in window {result.step}, the {self.in_a_row}th in a row: "
-            "the model has probably diverged. Go back to the last good checkpoint with a lower learning rate.",
+            f"{self.sentence(result.non_finite)} in window {result.step}, and {self.in_a_row} windows in a row "
+            "had such a value: the model has probably diverged. Go back to the last good checkpoint, with a "
+            "lower learning rate.",
             code="non-finite-in-a-row",
             seen=result.non_finite,
             result=result,

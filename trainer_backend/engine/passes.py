@@ -363,6 +363,20 @@ class Passes:
             device=str(self._device),
         )
 
+    def recovery_of_step(self, sums: Sums) -> OutOfMemoryRecovered:
+        """The optimizer's step was made again, one parameter at a time; micro-batches stay as they are."""
+        size, many = max((row.piece.samples for row in sums.rows), default=0), len(sums.rows)
+        return OutOfMemoryRecovered(
+            step=self._step,
+            phase="optimizer",
+            micro_batch_size_before=size,
+            micro_batch_size=size,
+            accumulation_steps_before=many,
+            accumulation_steps=many,
+            effective_batch=sums.samples,
+            device=str(self._device),
+        )
+
     # -------------------------------------------------------------------------------- forensics
 
     def culprits(self, feed: Feed) -> list[Culprit]:
