@@ -225,7 +225,7 @@ def _judge(truth: Truth, window: Window, engine: MakeEngine) -> Judged:
     norm = compare(definition, definition).norm
     # Clipping depends on the norm, so that the window must run again with this one's.
     seen = _run(truth, window, engine, norm) if window.fold == "clip" else first.seen
-    return _against(truth, window, seen, plain, definition)
+    return _against(truth, window, seen, plain, definition, truth.limits_over(window.sizes, window.precision))
 
 
 def _run(truth: Truth, window: Window, engine: MakeEngine, norm: float) -> Seen:
@@ -237,9 +237,11 @@ def _run(truth: Truth, window: Window, engine: MakeEngine, norm: float) -> Seen:
     )  # fmt: skip
 
 
-def _against(truth: Truth, window: Window, seen: Seen, plain: Plain, definition: Gradient) -> Judged:
-    """The comparison with a definition and with the large batch."""
-    limits, _ = truth.limits(window.precision)
+def _against(
+    truth: Truth, window: Window, seen: Seen, plain: Plain, definition: Gradient, limits: Limits | None = None
+) -> Judged:
+    """The comparison with a definition and with the large batch; `limits`: other than the large batch's."""
+    limits = limits or truth.limits(window.precision)[0]
     norm = compare(definition, definition).norm
     clip = CLIPPED if window.fold == "clip" and norm > 0 else 1.0
     also = 0.0 if clip == 1.0 else _CLIP_EPSILON / norm

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+import msgspec
 import torch
 
 from trainer_backend.engine.memory import free, is_out_of_memory
@@ -176,6 +177,28 @@ class Truth:
         if precision not in self._limits:
             self._limits[precision] = self._measure(precision)
         return self._limits[precision]
+
+    def limits_over(self, sizes: tuple[int, ...], precision: Precision) -> Limits:
+        """What is allowed over these micro-batches: as exact as the task's own sums over them.
+
+        They may be worse conditioned than the large batch (BatchNorm over two samples), whatever runs them.
+        """
+        limits, _ = self.limits(precision)
+        if precision == self.precision:
+            return limits
+        plain, definition = self.partition(sizes)
+        own = plain_pass(self.subject, self.parts(sizes, precision), precision)
+        rounding = compare(own.gradient(), definition, at_least=self.scale(plain))
+        losses = (own.loss(), plain.loss())
+        spread = abs(losses[0] - losses[1]) if losses[0] is not None and losses[1] is not None else 0.0
+        noise = noise_of(rounding)
+        return msgspec.structs.replace(
+            limits,
+            one_fold_error=max(limits.one_fold_error, rounding.error),
+            noise={name: max(noise.get(name, 0.0), known) for name, known in limits.noise.items()}
+            | {name: seen for name, seen in noise.items() if name not in limits.noise},
+            loss_noise=max(limits.loss_noise, spread),
+        )
 
     def _measure(self, precision: Precision) -> tuple[Limits, Floor]:
         subject, total = self.subject, self.total
