@@ -87,6 +87,8 @@ def _add_running(command: Any) -> None:  # noqa: ANN401 - a function of the pars
     verify.add_argument("recipe", metavar="RECIPE", help="a .toml file")
     verify.add_argument("--json", action="store_true", help="print the report as JSON")
     verify.add_argument("--report", metavar="FILE", help="write the report to a file")
+    verify.add_argument("--steps", metavar="N,N,…", help="which N (default: 2, 4, 8 and the recipe's)")
+    verify.add_argument("--samples", metavar="K", help="samples in the large batch")
     _add_python(verify)
 
 

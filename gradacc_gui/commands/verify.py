@@ -17,4 +17,7 @@ def verify(arguments: argparse.Namespace) -> int:
         command.append("--json")
     if arguments.report:
         command += ["--report", arguments.report]
+    for option in ("steps", "samples"):
+        if getattr(arguments, option):
+            command += [f"--{option}", getattr(arguments, option)]
     return subprocess.run(command, env=trainer_environment(interpreter), check=False).returncode
