@@ -280,7 +280,7 @@ _FILES: Final = (
     "trainer.log",
     "recipe.toml",
 )
-_FOLDERS: Final = ("inbox", "checkpoints", "artifacts")
+_FOLDERS: Final = ("inbox", "checkpoints", "artifacts", "export")
 
 
 def delete_run(run: RunDirectory) -> None:

@@ -7,6 +7,7 @@ from PySide6.QtWidgets import QVBoxLayout, QWidget
 
 from gradacc_gui import words
 from gradacc_gui.session.launch import last_lines
+from gradacc_gui.session.runs import disk_problem
 from gradacc_gui.theme import space
 from gradacc_gui.window.attachment import Attachment
 from gradacc_gui.window.numbers import count
@@ -30,13 +31,17 @@ class RunNotices(QWidget):
         self.interrupted = Notice("notice-warning", dismissible=False)
         self.failed = Notice("notice-bad", dismissible=False)
         self.paused = Notice("notice", dismissible=False)
+        self.disk = Notice("notice-bad", dismissible=False)
         self.problem = Notice("notice-bad")
         self.memory = Notice("notice-warning")
         self.warning = Notice("notice-warning")
         for notice in (self.interrupted, self.failed):
             notice.buttons.addWidget(button(tr("Show the log"), clicked=self.log_asked.emit))
             notice.buttons.addWidget(button(tr("Resume"), role="primary", clicked=self.resume_asked.emit))
-        self._all = (self.interrupted, self.failed, self.paused, self.problem, self.memory, self.warning)
+        self._all = (
+            *(self.interrupted, self.failed, self.paused),
+            *(self.disk, self.problem, self.memory, self.warning),
+        )
         for notice in self._all:
             column.addWidget(notice)
 
@@ -75,6 +80,10 @@ class RunNotices(QWidget):
         self.interrupted.setVisible(state == "interrupted")
         self.failed.setVisible(state == "failed")
         self.paused.setVisible(state == "paused")
+        full = disk_problem(run.run) if run.store.alive else ""
+        self.disk.setVisible(bool(full))
+        if full and self.disk.sentence.text() != full:
+            self.disk.say(full)
         if run.problem or run.store.problem:
             self.problem.say(run.problem or run.store.problem)
 

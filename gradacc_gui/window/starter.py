@@ -10,7 +10,15 @@ import msgspec
 
 from gradacc_gui.session.interpreter import Install, Interpreter, installs, probe
 from gradacc_gui.session.launch import START_MARK, Launch, start
-from trainer_backend.recipe import Recipe, default_name, parse_document, recipe_from_document, text_for_run
+from gradacc_gui.session.preparing import preflight
+from trainer_backend.recipe import (
+    Recipe,
+    RecipeError,
+    default_name,
+    parse_document,
+    recipe_from_document,
+    text_for_run,
+)
 from trainer_backend.run_directory import RunDirectory
 
 HEAD_BYTES: Final = 4096
@@ -52,6 +60,8 @@ def recipe_of(wish: Wish) -> Recipe:
 def begin(wish: Wish, prepared: Prepared) -> Launch:
     """Install what is missing, make the run's directory, start the trainer. Raises GradaccError. Waits."""
     recipe = recipe_of(wish) if wish.run is None else None
+    if recipe is not None and (problems := preflight(recipe)):
+        raise RecipeError(wish.name or "recipe", problems)
     for install in prepared.installs:
         install.run()
     run = wish.run

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
@@ -10,6 +13,7 @@ from pytestqt.qtbot import QtBot
 
 from gradacc_gui.derive import memory_of
 from gradacc_gui.session.stopping import Rung
+from gradacc_gui.window import run_notices
 from gradacc_gui.window.decision_log import MOST_LINES, DecisionLog, Entry
 from gradacc_gui.window.header_state import STATE_WORDS, RunStateName
 from gradacc_gui.window.memory_panel import MemoryPanel
@@ -197,3 +201,21 @@ def test_a_live_run_rolls_back_to_a_checkpoint_that_is_kept(qtbot: QtBot, styled
         actions[1].trigger()
     assert isinstance(caught.args[0], RollBack)
     assert caught.args[0].step == 20
+
+
+def test_a_full_disk_under_a_live_run_is_said_and_taken_back(
+    qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trainer cannot say so itself: what it says would have to be written there."""
+    notices = run_notices.RunNotices()
+    qtbot.addWidget(notices)
+    run: Any = SimpleNamespace(
+        state="running", problem="", run=None, store=SimpleNamespace(alive=True, problem="")
+    )
+    monkeypatch.setattr(run_notices, "disk_problem", lambda _run: "The disk is full.")
+    notices.show_state(run)
+    assert not notices.disk.isHidden()
+    assert notices.disk.sentence.text() == "The disk is full."
+    monkeypatch.setattr(run_notices, "disk_problem", lambda _run: "")
+    notices.show_state(run)
+    assert notices.disk.isHidden()
