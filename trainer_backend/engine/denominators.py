@@ -49,6 +49,13 @@ class Denominators:
         self._seeds.clear()
         self._usual = None
 
+    def agree(self, c: float | None) -> None:
+        """The ranks' common c. Both are powers of two, so what has gathered was scaled exactly."""
+        if c != self.c:
+            self.c = c
+            self._seeds.clear()
+            self._usual = None
+
     def begin(self, ahead: list[float] | None, loss_scale: torch.Tensor | None) -> None:
         """A window (or its replay) starts. `loss_scale`: S, 0-d on the device; None is 1."""
         self.ahead = ahead
@@ -63,7 +70,7 @@ class Denominators:
         if usual is None or type(returned) is not LossTerm or returned.name != usual[0]:
             return None
         total, weight = returned.total, returned.weight
-        if type(weight) is not int and type(weight) is not float:
+        if (type(weight) is not int and type(weight) is not float) or type(total) is not torch.Tensor:
             return None
         if not 0 < weight < math.inf or total.dtype is not usual[1] or total.dim() or not total.requires_grad:
             return None
@@ -137,17 +144,17 @@ class Denominators:
             self._seeds[key] = seed
         return seed
 
-    def backward(self, terms: tuple[LossTerm, ...], weights: Sequence[float]) -> list[LossTerm]:
+    def backward(self, terms: tuple[LossTerm, ...], weights: Sequence[float]) -> list[int]:
         """Run the backward of all terms that share `.grad`; gives the ones that need their own buffer."""
         shared: list[torch.Tensor] = []
         seeds: list[torch.Tensor] = []
-        own: list[LossTerm] = []
+        own: list[int] = []
         for index, term in enumerate(terms):
             if weights[index] == 0.0:
                 continue
             check_graph(term)
             if index in self.own:
-                own.append(term)
+                own.append(index)
             else:
                 shared.append(term.total)
                 seeds.append(self.seed(index, term.total.dtype))
@@ -162,21 +169,23 @@ class OwnBuffers:
     """Gradients of terms with a denominator that is only known at the border, fp32 or wider."""
 
     def __init__(self) -> None:
-        self._buffers: dict[str, list[torch.Tensor | None]] = {}
+        self._buffers: dict[int, list[torch.Tensor | None]] = {}
 
     def clear(self) -> None:
         """The window is over, or starts again."""
         self._buffers.clear()
 
-    def names(self) -> list[str]:
-        """Terms that have a buffer now."""
-        return list(self._buffers)
-
     def backward(
-        self, term: LossTerm, seed: torch.Tensor, leaves: Sequence[torch.Tensor], *, retain_graph: bool
+        self,
+        index: int,
+        term: LossTerm,
+        seed: torch.Tensor,
+        leaves: Sequence[torch.Tensor],
+        *,
+        retain_graph: bool,
     ) -> None:
-        """Backward of one term into its own buffer: each leaf's `.grad` is exchanged for the while."""
-        buffers = self._buffers.setdefault(term.name, [None] * len(leaves))
+        """Backward of term `index` into its own buffer: each leaf's `.grad` is exchanged for the while."""
+        buffers = self.of(index, leaves)
         kept = [leaf.grad for leaf in leaves]
         for leaf, buffer in zip(leaves, buffers, strict=True):
             leaf.grad = buffer
@@ -187,6 +196,6 @@ class OwnBuffers:
             for leaf, gradient in zip(leaves, kept, strict=True):
                 leaf.grad = gradient
 
-    def of(self, name: str, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-        """A term's gradients, one a leaf, None where nothing arrived."""
-        return self._buffers.get(name) or [None] * len(leaves)
+    def of(self, index: int, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+        """Term `index`'s gradients, one a leaf, None where nothing arrived."""
+        return self._buffers.setdefault(index, [None] * len(leaves))

@@ -264,9 +264,9 @@ class Passes:
 
     def _backward(self, terms: tuple[LossTerm, ...], weights: Sequence[float]) -> None:
         own = self.denominators.backward(terms, weights)
-        for left, term in enumerate(own, start=1 - len(own)):
-            seed = self.denominators.seed(self.denominators.names.index(term.name), term.total.dtype)
-            self.own.backward(term, seed, self.leaves, retain_graph=left < 0)
+        for left, index in enumerate(own, start=1 - len(own)):
+            seed = self.denominators.seed(index, terms[index].total.dtype)
+            self.own.backward(index, terms[index], seed, self.leaves, retain_graph=left < 0)
 
     def _norm_of(self, weight: float, *, first: bool) -> float | None:
         """Norm of the gradient of this micro-batch's own mean; None when not sampled or without weight.
@@ -290,11 +290,11 @@ class Passes:
 
     def merge_own(self, reference: float, weights: Sequence[float]) -> None:
         """Add the terms with buffers of their own to `.grad`, each by D_ref/D_t."""
-        for name in self.own.names():
-            weight = weights[self.denominators.names.index(name)]
+        for index in sorted(self.denominators.own):
+            weight = weights[index] if index < len(weights) else 0.0
             if weight <= 0:
                 continue
-            for leaf, buffer in zip(self.leaves, self.own.of(name, self.leaves), strict=True):
+            for leaf, buffer in zip(self.leaves, self.own.of(index, self.leaves), strict=True):
                 if buffer is None:
                     continue
                 buffer.mul_(reference / weight)
@@ -311,13 +311,21 @@ class Passes:
         common = self._ranks.max([c or 0.0, float(many)])
         many = int(common[1])
         sums.weights, sums.totals = list(both[:many]), list(both[MAX_TERMS : MAX_TERMS + many])
+        rescale = c / common[0] if c and common[0] else 1.0
+        self.denominators.agree(common[0] or None)
         gathered = [leaf.grad for leaf in self.leaves]
-        if c and common[0] and c != common[0]:  # powers of two: exact
-            torch._foreach_mul_(self.gradients(), c / common[0])
-        self.denominators.c = common[0] or None
-        self._ranks.add_gradients(self.leaves, gathered)
+        self._add(gathered, rescale)
         for leaf, gradient in zip(self.leaves, gathered, strict=True):
             leaf.grad = gradient
+        for index in sorted(self.denominators.own):
+            self._add(self.own.of(index, self.leaves), rescale)
+
+    def _add(self, gathered: list[torch.Tensor | None], rescale: float) -> None:
+        """The sum over ranks, in place, after this rank's c is exchanged for the common one."""
+        own = [gradient for gradient in gathered if gradient is not None]
+        if own and rescale != 1.0:
+            torch._foreach_mul_(own, rescale)
+        self._ranks.add_gradients(self.leaves, gathered)
 
     # ------------------------------------------------------------------------------ out of memory
 

@@ -1,0 +1,113 @@
+"""What is said before a run, and what a compiled model gives."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from tests.numerics.probes import NormedNet, large_batch_gradient, relative_error
+from trainer_backend.engine import Accumulator, LossTerm, compile_model, graphs_compiled, inspect_model
+
+
+def codes(model: nn.Module, loss: Any = None, batch: Any = None, **options: Any) -> list[str]:
+    """Codes of what was found."""
+    return [warned.code for warned in inspect_model(model, loss=loss, batch=batch, **options)]
+
+
+@pytest.mark.parametrize(
+    ("size", "level"), [(1, "error"), (4, "high"), (15, "high"), (16, "low"), (None, "high")]
+)
+def test_batch_norm_in_train_mode_is_told_with_its_micro_batch_size(size: int | None, level: str) -> None:
+    """With a level, the first module's name, and the momentum that would match."""
+    model = NormedNet()
+    (warned,) = inspect_model(model, micro_batch_size=size, accumulation_steps=4)
+    assert (warned.code, warned.values["level"], warned.values["first"]) == ("batch-norm", level, "net.1")
+    assert warned.values["suggested_momentum"] == pytest.approx(1 - 0.9**0.25)
+    assert codes(model.eval()) == []
+
+
+def test_an_optimizer_inside_the_backward_is_told() -> None:
+    """A hook of the user's; the engine's own for half parameters are none."""
+    model = nn.Linear(2, 2, dtype=torch.bfloat16)
+    Accumulator(model, torch.optim.SGD(model.parameters(), 0.1), lambda m, x: LossTerm(m(x).sum(), 1))
+    assert codes(model) == []
+    model.bias.register_post_accumulate_grad_hook(lambda p: None)
+    assert codes(model) == ["optimizer-in-backward"]
+
+
+x = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+LOSSES = {
+    "a sum": (lambda m, b: LossTerm(m(b).square().sum(), len(b)), []),
+    "a mean with the samples as weight": (lambda m, b: LossTerm(m(b).square().mean(), len(b)), ["loss-mean"]),
+    "a mean with weight 1": (lambda m, b: LossTerm(m(b).square().mean(), 1), ["loss-weight-not-additive"]),
+    "in-batch negatives": (
+        lambda m, b: LossTerm((m(b) @ m(b).T).logsumexp(1).sum() + 9.0 * len(b) ** 2, len(b)),
+        ["loss-not-additive"],
+    ),
+    "a half total": (lambda m, b: LossTerm(m(b).square().sum().half(), len(b)), ["loss-half"]),
+    "two terms, one a mean": (
+        lambda m, b: [LossTerm(m(b).square().sum(), len(b)), LossTerm(m(b).abs().mean(), len(b), "l1")],
+        ["loss-mean"],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LOSSES)
+def test_a_loss_is_tried_on_a_batch_and_its_halves(what: str) -> None:
+    """A mean, a weight or a loss that does not add up is told; a sum is not."""
+    torch.manual_seed(0)
+    loss, expected = LOSSES[what]
+    model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5))
+    state = torch.get_rng_state()
+    assert codes(model, loss, x) == expected
+    assert torch.equal(state, torch.get_rng_state())
+    assert model[1].training
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(("reentrant", "expected"), [(True, ["reentrant-checkpointing"]), (False, [])])
+def test_reentrant_checkpointing_with_shared_weights_is_told(reentrant: bool, expected: list[str]) -> None:
+    """A leaf's hooks fire twice then."""
+
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(4, 4)
+            self.second = nn.Linear(4, 4)
+            self.second.weight = self.first.weight
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(checkpoint(self.first, x, use_reentrant=reentrant))  # type: ignore[no-any-return]
+
+    given = x.clone().requires_grad_()
+    assert codes(Shared(), lambda m, b: LossTerm(m(b).square().sum(), len(b)), given) == expected
+
+
+def test_a_compiled_model_has_the_same_gradients_and_recompilations_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """N = 3 with a short last micro-batch: another shape, another graph."""
+    if importlib.util.find_spec("tqdm") is not None:  # the compiler's progress bar keeps a thread
+        monkeypatch.setattr(importlib.import_module("tqdm").tqdm, "monitor_interval", 0)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+    data = [torch.randn(n, 4).double() for n in (4, 4, 3)]
+
+    def loss(model: nn.Module, x: torch.Tensor) -> LossTerm:
+        return LossTerm(model(x).square().sum(), len(x))
+
+    right = large_batch_gradient(model, lambda: loss(model, torch.cat(data)))
+    before = graphs_compiled()
+    compile_model(model, backend="aot_eager", dynamic=False)
+    for own in (False, True):
+        accumulator = Accumulator(
+            model, torch.optim.SGD(model.parameters(), 0.1), loss, own_gradients=own, gradient_norm_every=1
+        )
+        gradients, _ = accumulator.gradients(data)
+        assert relative_error(gradients, right) <= 1e-12
+    assert graphs_compiled() - before == 2
