@@ -356,6 +356,21 @@ class RunStore:
         levels = [(Position(), recipe_value(self.run.recipe_path, key))]
         return levels + [(mark.place, mark.value) for mark in self.markers.settings if mark.key == key]
 
+    def evaluations(self, after: int = 0) -> list[Record]:
+        """Evaluations after event `after` as far as events were taken; superseded ones too."""
+        if self._reader is None or self.last <= after:
+            return []
+        try:
+            rows = self._reader.read_rows(EvaluationMeasured, after + 1, self.last)
+        except GradaccError as error:
+            self.problem = str(error)
+            return []
+        return [Record(row[0], row[1], row[2], event_of(EvaluationMeasured, row)) for row in rows]
+
+    def is_superseded(self, seq: int) -> bool:
+        """Whether a later attempt or a roll-back made event `seq` void."""
+        return any(first <= seq <= last for first, last in self._hidden)
+
     @property
     def loading_history(self) -> bool:
         """Whether older parts of the run are still on their way from the journal."""

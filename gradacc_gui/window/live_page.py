@@ -1,4 +1,4 @@
-"""The Live page: charts (or the log) on the left, steering and what happened on the right."""
+"""The Live page: charts (or results, or the log) on the left, steering and what happened on the right."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from gradacc_gui.window.decision_log import Entry
 from gradacc_gui.window.empty_state import EmptyState
 from gradacc_gui.window.log_tab import LogTab
 from gradacc_gui.window.numbers import count
+from gradacc_gui.window.pages import make_results
 from gradacc_gui.window.parts import Segments, Waiting, button, label, put
 from gradacc_gui.window.run_notices import RunNotices
 from gradacc_gui.window.side import Side
@@ -40,6 +41,8 @@ class LivePage(QWidget):
         self._make_charts = make_charts
         self._run: Attachment | None = None
         self.charts: Any = None
+        self.results: Any = None
+        """A `ResultsTab` once it has been wanted."""
         row = QHBoxLayout(self)
         row.setContentsMargins(space(3), space(3), space(3), space(3))
         row.setSpacing(space(3))
@@ -82,10 +85,12 @@ class LivePage(QWidget):
         row = QHBoxLayout(bar)
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(space(2))
-        self.tabs = Segments((("charts", tr("Charts")), ("log", tr("trainer.log"))), tr("View"))
+        views = (("charts", tr("Charts")), ("results", tr("Results")), ("log", tr("Log")))
+        self.tabs = Segments(views, tr("View"))
         self.tabs.chosen.connect(self.show_tab)
         row.addWidget(self.tabs)
-        row.addSpacing(space(3))
+        self.tabs.button("log").setToolTip("trainer.log")
+        row.addSpacing(space(2))
         self.axis_words = label(tr("x-axis"), "muted")
         self.axis = Segments([(key, tr(word)) for key, word in AXES], tr("x-axis"))
         self.axis.chosen.connect(lambda axis: self.charts is not None and self.charts.set_x_axis(axis))
@@ -95,7 +100,8 @@ class LivePage(QWidget):
         self.smoothing_words = label(tr("Smoothing {value}").format(value="0"), "muted")
         self.smoothing = QSlider(Qt.Orientation.Horizontal)
         self.smoothing.setRange(0, 99)
-        self.smoothing.setFixedWidth(88)
+        self.smoothing.setMinimumWidth(32)  # gives way first in the smallest window
+        self.smoothing.setMaximumWidth(88)
         self.smoothing.setAccessibleName(tr("Smoothing"))
         self.smoothing.valueChanged.connect(self._on_smoothing)
         row.addWidget(self.smoothing_words)
@@ -118,6 +124,18 @@ class LivePage(QWidget):
             if self._run is not None:
                 self.charts.set_store(self._run.store)
 
+    def ensure_results(self) -> None:
+        """Make the results' view now."""
+        if self.results is None:
+            self.results = make_results()
+            self.stack.addWidget(self.results)
+            self.results.set_run(self._run)
+
+    def shut_down(self) -> None:
+        """The window closes: no thread goes on reading files."""
+        if self.results is not None:
+            self.results.shut_down()
+
     # -------------------------------------------------------------------------- which run
 
     def set_run(self, run: Attachment | None) -> None:
@@ -128,6 +146,8 @@ class LivePage(QWidget):
         self.log.set_path(run.run.log_path if run is not None else None)
         if self.charts is not None:
             self.charts.set_store(run.store if run is not None else None)
+        if self.results is not None:
+            self.results.set_run(run)
         if run is None:
             self._show_nothing()
             return
@@ -180,7 +200,7 @@ class LivePage(QWidget):
             QDesktopServices.openUrl(QUrl.fromLocalFile(str(self._run.run.path)))
 
     def show_tab(self, tab: str) -> None:
-        """Show the charts or the log."""
+        """Show the charts, the results or the log."""
         self.tabs.choose(tab)
         self._show_middle()
 
@@ -210,8 +230,9 @@ class LivePage(QWidget):
             self.notices.show_state(run)
             if self.stack.currentWidget() is self.log:
                 self.log.tick()
-        if self.charts is not None and self.stack.currentIndex() == self.stack.indexOf(self.charts):
-            self.charts.tick()
+        for view in (self.charts, self.results):
+            if view is not None and self.stack.indexOf(view) == self.stack.currentIndex():
+                view.tick()
 
     def _show_middle(self) -> None:
         run = self._run
@@ -219,6 +240,9 @@ class LivePage(QWidget):
             return
         if self.tabs.choice() == "log":
             wanted: QWidget = self.log
+        elif self.tabs.choice() == "results":
+            self.ensure_results()
+            wanted = self.results
         elif self._has_points(run) or run.state not in ("pending", "loading"):
             self.ensure_charts()
             wanted = self.charts
@@ -228,7 +252,7 @@ class LivePage(QWidget):
         if self.stack.currentWidget() is not wanted:
             self.stack.setCurrentWidget(wanted)
         for widget in (self.axis, self.axis_words, self.smoothing, self.smoothing_words, self.follow):
-            widget.setEnabled(wanted is self.charts)
+            widget.setVisible(wanted is self.charts)
 
     @staticmethod
     def _has_points(run: Attachment) -> bool:

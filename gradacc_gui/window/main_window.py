@@ -317,6 +317,7 @@ class MainWindow(QMainWindow):
             self.run = None
             seal_ended([summarise(ended)])  # this window was a reader; without it the journal may be folded
         self.background.close()
+        self.live.shut_down()
         if (form := self.pages.if_made("new-run")) is not None:
             form.shut_down()
         if (verify := self.pages.if_made("verify")) is not None:

@@ -51,6 +51,13 @@ def make_charts() -> QWidget:
     return ChartGrid()
 
 
+def make_results() -> Any:  # noqa: ANN401 - ResultsTab, imported late
+    """What evaluations made; it reads recipes, which takes a library that the charts do without."""
+    from gradacc_gui.window.results_tab import ResultsTab  # noqa: PLC0415 - only once it is wanted
+
+    return ResultsTab()
+
+
 def make_form() -> Any:  # noqa: ANN401 - FormPage, imported late
     """The New-run page."""
     from gradacc_gui.form.page import FormPage  # noqa: PLC0415 - only once it is wanted

@@ -1,0 +1,50 @@
+"""What a run has for the values that its recipe says were published. No Qt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gradacc_gui.form.published import Difference, compare
+from gradacc_gui.form.specs import all_specs
+from gradacc_gui.window.steering import Settings
+from trainer_backend.config import RunConfig
+from trainer_backend.protocol import EvaluationMeasured
+
+
+def published_beside(
+    config: RunConfig | None, settings: Settings | None, measured: EvaluationMeasured | None
+) -> list[Difference]:
+    """Every published value beside the run's own: as asked, as changed since, as `measured`."""
+    if config is None:
+        return []
+    published = msgspec.to_builtins(config.published)
+    return compare(published, all_specs(config.kind), _here(config, settings, measured))
+
+
+def _here(
+    config: RunConfig, settings: Settings | None, measured: EvaluationMeasured | None
+) -> dict[str, Any]:
+    tables = msgspec.to_builtins(config)
+    here = {
+        f"{section}.{name}": value
+        for section, table in tables.items()
+        if section != "published"
+        for name, value in table.items()
+    }
+    here["accumulation.gradient_accumulation_steps"] = config.accumulation_steps
+    here["accumulation.effective_batch_size"] = config.effective_batch
+    if settings is not None:  # a person may have changed these while it ran
+        batch = settings.micro_batch_size * settings.accumulation_steps * settings.world_size
+        here["accumulation.micro_batch_size"] = settings.micro_batch_size
+        here["accumulation.gradient_accumulation_steps"] = settings.accumulation_steps
+        here["accumulation.effective_batch_size"] = batch
+        if settings.learning_rate is not None:
+            here["optimizer.learning_rate"] = settings.learning_rate
+            here["optimizer.max_grad_norm"] = settings.max_grad_norm
+    if measured is not None:
+        here |= {f"results.{name}": float(f"{value:.4g}") for name, value in measured.metrics.items()}
+        if measured.loss is not None:
+            here["results.validation_loss"] = here["results.loss"] = float(f"{measured.loss:.4g}")
+    return here

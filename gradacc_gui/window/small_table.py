@@ -1,0 +1,73 @@
+"""A few rows of words and numbers, laid out as labels: no scroll bars, selectable, read out cell by cell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QGridLayout, QLabel, QVBoxLayout, QWidget
+
+from gradacc_gui.theme import space
+from gradacc_gui.window.parts import label
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """A text and the role that it is drawn in."""
+
+    text: str
+    role: str = ""
+
+
+class SmallTable(QWidget):
+    """A header in small muted type, then rows; numbers stand to the right."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.setObjectName("clear")
+        self.setAccessibleName(name)
+        self._column = QVBoxLayout(self)
+        self._column.setContentsMargins(0, 0, 0, 0)
+        self._header: tuple[str, ...] = ()
+        self._rows: tuple[tuple[Cell, ...], ...] = ()
+        self._inner: QWidget | None = None
+
+    def show_rows(self, header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+        """Show these; nothing is laid out anew when they are the same."""
+        wanted = tuple(map(tuple, rows))
+        if (tuple(header), wanted) == (self._header, self._rows):
+            return
+        self._header, self._rows = tuple(header), wanted
+        if self._inner is not None:
+            self._column.removeWidget(self._inner)
+            self._inner.hide()
+            self._inner.deleteLater()
+        self._inner = self._build()
+        self._column.addWidget(self._inner)
+
+    def texts(self) -> list[tuple[str, ...]]:
+        """What stands in each row, without the header."""
+        return [tuple(cell.text for cell in row) for row in self._rows]
+
+    def _build(self) -> QWidget:
+        inner = QWidget()
+        inner.setObjectName("clear")
+        grid = QGridLayout(inner)
+        grid.setContentsMargins(0, 0, 0, 0)
+        grid.setHorizontalSpacing(space(4))
+        grid.setVerticalSpacing(space(1))
+        for place, heading in enumerate(self._header):
+            grid.addWidget(_aligned(label(heading, "help"), place), 0, place)
+        for number, row in enumerate(self._rows, start=1):
+            for place, cell in enumerate(row):
+                made = _aligned(label(cell.text, cell.role), place)
+                made.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+                grid.addWidget(made, number, place)
+        grid.setColumnStretch(0, 1)
+        return inner
+
+
+def _aligned(made: QLabel, place: int) -> QLabel:
+    side = Qt.AlignmentFlag.AlignRight if place else Qt.AlignmentFlag.AlignLeft
+    made.setAlignment(side | Qt.AlignmentFlag.AlignVCenter)
+    return made
