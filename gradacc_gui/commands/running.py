@@ -8,7 +8,8 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
@@ -74,20 +75,24 @@ def resume(arguments: argparse.Namespace) -> int:
 
 def _follow_start(run: RunDirectory, begin: Callable[[], Launch], arguments: argparse.Namespace) -> int:
     follower = Follower(run, after=head(run))  # behind what earlier attempts said
-    launch = begin()
     if arguments.detach:
-        launch.leave()
+        begin().leave()
         print(json.dumps({"id": run.id, "path": str(run.path)}) if arguments.json else run.id)
         return 0
-    if not arguments.json:
-        print(f"{run.id}: {run.path}", file=sys.stderr)
     awake = Awake()
-    if arguments.keep_awake:
-        awake.hold()
+    watch = _Watch(run, follower, as_json=arguments.json)
     try:
-        return _Watch(run, launch, follower, as_json=arguments.json).until_it_ends()
+        with watch.signals():  # before the start: a signal meanwhile is a wish too
+            launch = begin()
+            try:
+                if not arguments.json:
+                    print(f"{run.id}: {run.path}", file=sys.stderr)
+                if arguments.keep_awake:
+                    awake.hold()
+                return watch.until_it_ends(launch)
+            finally:
+                launch.leave()
     finally:
-        launch.leave()
         follower.close()
         if problem := awake.problem():
             print(problem, file=sys.stderr)
@@ -97,9 +102,8 @@ def _follow_start(run: RunDirectory, begin: Callable[[], Launch], arguments: arg
 class _Watch:
     """Follows one attempt; turns signals into wishes."""
 
-    def __init__(self, run: RunDirectory, launch: Launch, follower: Follower, *, as_json: bool) -> None:
+    def __init__(self, run: RunDirectory, follower: Follower, *, as_json: bool) -> None:
         self._run = run
-        self._launch = launch
         self._follower = follower
         self._as_json = as_json
         self._ladder = Ladder()
@@ -107,30 +111,38 @@ class _Watch:
         self._stop_id = ""
         self._progress: Progress | None = None
 
-    def until_it_ends(self) -> int:
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """Inside, Ctrl-C and SIGTERM are wishes, acted on once the trainer has been started."""
         old = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in old.items():
+                signal.signal(number, handler)
+
+    def until_it_ends(self, launch: Launch) -> int:
+        """Follow the run; gives the command's exit code."""
         if not self._as_json:
             from gradacc_gui.commands.progress import Progress  # noqa: PLC0415 - rich, for people alone
 
             self._progress = Progress(self._run)
         try:
-            return self._watch()
+            return self._watch(launch)
         finally:
             if self._progress is not None:
                 self._progress.close()
-            for number, handler in old.items():
-                signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del number, frame
         self._signals += 1  # acted on in the loop: files are not written in a signal handler
 
-    def _watch(self) -> int:
+    def _watch(self, launch: Launch) -> int:
         while True:
             while self._signals:
                 self._signals -= 1
                 self._climb()
-            died = self._launch.poll()  # before the read, so that nothing it wrote is missed
+            died = launch.poll()  # before the read, so that nothing it wrote is missed
             found = self._follower.poll()
             if found:
                 self._ask_again_if_stale(found.facts)
