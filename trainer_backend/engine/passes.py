@@ -182,10 +182,15 @@ class Passes:
         started = perf_counter()
         self._phase = "forward"
         returned = self._loss(self._model, piece.batch) if self._plain else self._forward(piece)
+        if type(returned) is list and len(returned) == 1:
+            returned = returned[0]
         seed = self.denominators.usual_seed(returned)
-        if seed is None or piece.weights is not None:
+        if seed is None:
             self._any_terms(sums, piece, read_terms(returned), started)
             return
+        weight = float(returned.weight)  # type: ignore[union-attr]  # a LossTerm has a seed
+        if piece.weights is not None:
+            self.denominators.check_counted((weight,), piece.weights)
         self._phase = "backward"
         _run_backward(
             (returned.total,),
@@ -194,9 +199,8 @@ class Passes:
             False,
             (),
             allow_unreachable=True,
-            accumulate_grad=True,  # type: ignore[union-attr]  # a LossTerm has a seed
+            accumulate_grad=True,  # type: ignore[union-attr]
         )
-        weight = float(returned.weight)  # type: ignore[union-attr]
         total = returned.total.item()  # type: ignore[union-attr]
         norm = self._norm_of(weight, first=not sums.rows) if self._norms_wanted(sums) else None
         sums.weights[0] += weight

@@ -35,10 +35,14 @@ class Rows:
     """int64 (b, s): 0 on padding; None when packed (positions tell samples apart)."""
     items: int
     """Entries of the data set in this micro-batch."""
+    weight: float
+    """Sum of `weights`: known on the host, so that no device is waited for."""
 
 
 class Items(torch.utils.data.Dataset[list[tuple[torch.Tensor, torch.Tensor]]]):
     """Entries of the data set: one sample, the samples of a packed row, or a group within the budget."""
+
+    uses_randomness = False
 
     def __init__(self, encoded: Encoded, groups: list[list[int]] | None) -> None:
         self.encoded = encoded
@@ -119,7 +123,15 @@ def collate(
             attended_bs[number, at:end] = 1
             at = end
         positions_bs[number, at:] = torch.arange(width - at)
-    return Rows(tokens_bs, targets_bs, weights_bs, positions_bs, None if packed else attended_bs, len(items))
+    attended = None if packed else attended_bs
+    return Rows(
+        tokens_bs, targets_bs, weights_bs, positions_bs, attended, len(items), weight=weight_of(weights_bs)
+    )
+
+
+def weight_of(weights_bs: torch.Tensor) -> float:
+    """A micro-batch's denominator, exactly."""
+    return float(weights_bs.sum(dtype=torch.float64))
 
 
 def split_rows(rows: Rows, parts: int) -> list[Rows]:
@@ -134,9 +146,16 @@ def split_rows(rows: Rows, parts: int) -> list[Rows]:
         items = left * (end - begin) // (count - begin)
         left -= items
         cut = slice(begin, end)
-        attended = None if rows.attended is None else rows.attended[cut]
         pieces.append(
-            Rows(rows.tokens[cut], rows.targets[cut], rows.weights[cut], rows.positions[cut], attended, items)
+            Rows(
+                rows.tokens[cut],
+                rows.targets[cut],
+                rows.weights[cut],
+                rows.positions[cut],
+                None if rows.attended is None else rows.attended[cut],
+                items,
+                weight=weight_of(rows.weights[cut]),
+            )
         )
         begin = end
     return pieces

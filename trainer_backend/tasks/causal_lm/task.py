@@ -112,7 +112,7 @@ class CausalLM:
 
     def weights(self, batch: Rows) -> dict[str, float]:
         """Denominators, counted on the host before the forward."""
-        weight = float(batch.weights.sum(dtype=torch.float64))
+        weight = batch.weight
         return {"loss": weight, AUXILIARY: weight} if self._auxiliary_ratio else {"loss": weight}
 
     def count(self, batch: Rows) -> tuple[int, int]:
@@ -127,22 +127,18 @@ class CausalLM:
         """Cross-entropy of the shifted tokens in sum form, and a router's auxiliary loss."""
         outputs = self._forward(model, batch)
         total = _weighted_cross_entropy(outputs.logits, batch.targets, batch.weights)
-        weight = batch.weights.sum(dtype=torch.float64)
-        terms = [LossTerm(total, weight)]
-        if self._auxiliary_ratio and outputs.get("aux_loss") is not None:
-            # A property of the micro-batch: it takes the main term's weight, a weighted mean over them.
-            auxiliary = outputs["aux_loss"].to(total.dtype).to(total.device) * self._auxiliary_ratio
-            terms.append(
-                LossTerm(auxiliary * weight.to(total.dtype), weight, AUXILIARY, per_micro_batch=True)
-            )
-        return terms
+        main = LossTerm(total, batch.weight)
+        if not self._auxiliary_ratio or outputs.get("aux_loss") is None:
+            return [main]
+        # A property of the micro-batch: it takes the main term's weight, a weighted mean over them.
+        auxiliary = outputs["aux_loss"].to(total.dtype).to(total.device) * self._auxiliary_ratio
+        return [main, LossTerm(auxiliary * batch.weight, batch.weight, AUXILIARY, per_micro_batch=True)]
 
     def evaluate(self, model: torch.nn.Module, batch: Rows) -> dict[str, LossTerm]:
         """How many tokens are the likeliest one."""
         logits_bsv = self._forward(model, batch).logits
         right = (logits_bsv.argmax(-1) == batch.targets) * batch.weights
-        weight = batch.weights.sum(dtype=torch.float64)
-        return {"token_accuracy": LossTerm(right.sum(), weight)}
+        return {"token_accuracy": LossTerm(right.sum(), batch.weight)}
 
     def _forward(self, model: torch.nn.Module, batch: Rows) -> Any:  # noqa: ANN401 - a ModelOutput
         options = {} if batch.attended is None else {"attention_mask": batch.attended}

@@ -32,6 +32,8 @@ class Pictures(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
         self._files = [path for path, _ in labelled]
         self._labels = [classes.index(label) for _, label in labelled]
         self._channels = task.channels
+        self.uses_randomness = augment and bool(task.crop or task.flip or task.mixup or task.cutmix)
+        """Whether reading, or mixing what was read, draws."""
         self._transform = _transform(task, augment=augment)
 
     def __len__(self) -> int:

@@ -82,6 +82,8 @@ class Scenes(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
         self._tiles = [
             (number, top, left) for number, pair in enumerate(pairs) for top, left in self._corners(pair[0])
         ]
+        self.uses_randomness = augment and bool(task.flip or task.jitter)
+        """Whether reading a sample draws."""
         self._augment = _augmentation(task) if augment else None
 
     def _corners(self, image: Path) -> list[tuple[int, int]]:
