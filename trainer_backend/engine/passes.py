@@ -193,13 +193,13 @@ class Passes:
             self.denominators.check_counted((weight,), piece.weights)
         self._phase = "backward"
         _run_backward(
-            (returned.total,),
+            (returned.total,),  # type: ignore[union-attr]
             (seed,),
             False,
             False,
             (),
             allow_unreachable=True,
-            accumulate_grad=True,  # type: ignore[union-attr]
+            accumulate_grad=True,
         )
         total = returned.total.item()  # type: ignore[union-attr]
         norm = self._norm_of(weight, first=not sums.rows) if self._norms_wanted(sums) else None

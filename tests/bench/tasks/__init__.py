@@ -1,4 +1,4 @@
-"""What a micro-batch costs under this trainer, and under those that people know: `python -m tests.bench.tasks`.
+"""What a micro-batch costs here and under trainers that people know: `python -m tests.bench.tasks`.
 
 For causal-lm, segmentation and image-classification, each once with small micro-batches ("small") and
 once with micro-batches of about 50 ms ("50ms"): the product's own loop (recipe, task, engine, journal and

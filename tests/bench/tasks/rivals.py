@@ -86,7 +86,7 @@ class Accelerate(Rival):
 
     def train(self, border: Border) -> None:
         """See `Trainer`."""
-        from accelerate import Accelerator  # type: ignore[import-untyped]
+        from accelerate import Accelerator
 
         accelerator = Accelerator(gradient_accumulation_steps=self.steps, cpu=True)
         model, optimizer, loader = accelerator.prepare(*self.build())
@@ -115,7 +115,7 @@ class Lightning(Rival):
         model, optimizer, loader = self.build()
         loss_of = self.loss
 
-        class Module(lightning.LightningModule):
+        class Module(lightning.LightningModule):  # type: ignore[misc]  # the library's types
             def __init__(self) -> None:
                 super().__init__()
                 self.network = model
@@ -159,7 +159,7 @@ class HfTrainer(Rival):
         """See `Trainer`."""
         import transformers
 
-        class AtBorders(transformers.TrainerCallback):
+        class AtBorders(transformers.TrainerCallback):  # type: ignore[misc]  # likewise
             def on_train_begin(self, *_arguments: Any, **_more: Any) -> None:
                 border()
 
@@ -231,7 +231,8 @@ def pixel_loss(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.
     truth_bkhw = F.one_hot(masks_bhw, logits_bkhw.shape[1]).movedim(-1, 1).float()
     overlap_bk = (found_bkhw * truth_bkhw).sum((2, 3))
     both_bk = (found_bkhw + truth_bkhw).sum((2, 3))
-    return entropy + (1 - (2 * overlap_bk + 1) / (both_bk + 1)).mean()
+    loss: torch.Tensor = entropy + (1 - (2 * overlap_bk + 1) / (both_bk + 1)).mean()
+    return loss
 
 
 def class_loss(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
