@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -82,7 +83,7 @@ def write_model(
     return folder
 
 
-def write_json_lines(path: Path, records: list[object]) -> Path:
+def write_json_lines(path: Path, records: Sequence[object]) -> Path:
     """One JSON value a line."""
     path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     return path

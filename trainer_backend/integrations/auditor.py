@@ -96,7 +96,7 @@ class Auditor:
 
         audit = cls(trainer.model, steps=lambda: int(trainer.args.gradient_accumulation_steps), **options)
 
-        class Late(transformers.TrainerCallback):
+        class Late(transformers.TrainerCallback):  # type: ignore[misc]  # the library ships no types
             def on_train_begin(self, *_: Any, **more: Any) -> None:  # noqa: ANN401 - the library's own
                 audit.attach(more["optimizer"], more.get("lr_scheduler"))
 

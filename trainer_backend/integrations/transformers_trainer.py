@@ -25,7 +25,7 @@ def watch_transformers(trainer: Any, *, name: str = "", parent: Path | None = No
     return watcher
 
 
-class Watcher(transformers.TrainerCallback):
+class Watcher(transformers.TrainerCallback):  # type: ignore[misc]  # the library ships no types
     """One Trainer's callback. `recorder` is there from `train()` on."""
 
     def __init__(self, trainer: Any, name: str, parent: Path | None) -> None:  # noqa: ANN401

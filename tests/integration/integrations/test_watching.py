@@ -50,7 +50,7 @@ def of(events: list[AnyEvent], kind: type) -> list[Any]:
     return [event for event in events if isinstance(event, kind)]
 
 
-def ask(recorder: Recorder, command: AnyCommand) -> AnyEvent:
+def ask(recorder: Recorder, command: AnyCommand) -> Any:
     """Send a command and wait for its answer, as another process would."""
     send(recorder.run.inbox_path, command)
     deadline = time.monotonic() + 10
@@ -80,7 +80,7 @@ def test_a_plain_loop_takes_a_new_n_at_the_next_window_exactly() -> None:
             before = weight.item()
             for index, value in enumerate(window):
                 loss = -weight * value
-                (loss / len(window)).backward()
+                (loss / len(window)).backward()  # type: ignore[no-untyped-call]
                 run.micro_batch(loss, samples=1)
                 if number == 1 and index == 0:
                     answer = ask(run, SetAccumulation(steps=3))
@@ -149,7 +149,7 @@ def test_accelerate_takes_a_new_n_at_any_border_exactly() -> None:
     model = torch.nn.Linear(1, 1, bias=False)
     torch.nn.init.zeros_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    data = [torch.tensor([10.0**power]) for power in range(6)]
+    data: Any = [torch.tensor([10.0**power]) for power in range(6)]
     model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(data, batch_size=1))
     moves = []
     with watch(accelerator, micro_batch_size=1) as watcher:
@@ -216,7 +216,7 @@ def make_trainer(folder: Path, **options: Any) -> Any:
     )
 
 
-def during(watcher: Any, act: Callable[[int], None]) -> None:
+def during(watcher: Any, act: Callable[[int], Any]) -> None:
     """Call `act(step)` after each optimizer step."""
     put = watcher.on_step_end
 
@@ -285,7 +285,7 @@ def test_a_stop_ends_transformers_and_an_error_fails_the_run(tmp_path: Path) -> 
     """Both are how the run ended."""
     trainer = make_trainer(tmp_path)
     watcher = watch(trainer)
-    during(watcher, lambda step: ask(watcher.recorder, Stop()) and None if step == 1 else None)
+    during(watcher, lambda step: step == 1 and ask(watcher.recorder, Stop()))
     trainer.train()
     assert isinstance(events_of(watcher.recorder)[-1], RunStopped)
     trainer = make_trainer(tmp_path)
@@ -305,12 +305,12 @@ def test_lightning_is_watched_and_waits_for_a_common_multiple(tmp_path: Path) ->
     import lightning.pytorch as lightning
     from torch.utils.data import DataLoader
 
-    class Module(lightning.LightningModule):  # type: ignore[misc,name-defined]
+    class Module(lightning.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.layer = torch.nn.Linear(2, 1)
 
-        def training_step(self, batch: torch.Tensor) -> torch.Tensor:
+        def training_step(self, batch: torch.Tensor) -> Any:
             return (self.layer(batch) ** 2).mean()
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -328,7 +328,7 @@ def test_lightning_is_watched_and_waits_for_a_common_multiple(tmp_path: Path) ->
     )
     watcher = watch(trainer, name="lit")
     end = watcher.on_train_batch_end
-    answers = []
+    answers: list[Any] = []
 
     def on_train_batch_end(trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         end(trainer, module, outputs, batch, batch_idx)
@@ -336,7 +336,8 @@ def test_lightning_is_watched_and_waits_for_a_common_multiple(tmp_path: Path) ->
             answers.append(ask(watcher.recorder, SetAccumulation(steps=3)))
 
     watcher.on_train_batch_end = on_train_batch_end
-    trainer.fit(Module(), DataLoader(torch.randn(24, 2), batch_size=2))
+    data: Any = torch.randn(24, 2)
+    trainer.fit(Module(), DataLoader(data, batch_size=2))
     assert answers[0].applies_at_step == 4
     assert windows(watcher.recorder) == [2, 2, 2, 3, 3, 3, 3, 3, 3]
     assert isinstance(events_of(watcher.recorder)[-1], RunFinished)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trainer_backend.config import KINDS, RunConfig
-from trainer_backend.config_check import Problem, check, fields, section_types
+from trainer_backend.config_check import check, fields, section_types
 
 RUN = {"max_optimizer_steps": 10}
 STEPS = {"gradient_accumulation_steps": 4}
@@ -150,4 +150,4 @@ def test_any_data_is_a_config_or_sentences_and_never_an_exception(data: dict[str
         assert msgspec.to_builtins(checked)
     else:
         assert checked
-        assert all(isinstance(entry, Problem) and entry.message.endswith((".", "?")) for entry in checked)
+        assert all(entry.message.endswith((".", "?")) for entry in checked)

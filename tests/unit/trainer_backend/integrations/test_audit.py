@@ -30,7 +30,7 @@ def run_loop(
             window = given[begin : begin + N]
             for size in window:
                 mean = audit.loss((model(torch.ones(size, 2)) ** 2).mean(), size)
-                scale(mean, size, window, N).backward()
+                scale(mean, size, window, N).backward()  # type: ignore[no-untyped-call]
                 if moves == "micro-batch":
                     schedule.step()
             optimizer.step()
@@ -92,7 +92,7 @@ def test_each_fault_is_told_by_name(scale: Scale, options: dict[str, Any], codes
 
 def test_every_code_has_a_sentence_that_says_what_to_do() -> None:
     """Values of every code fit its sentence."""
-    values = {
+    values: dict[str, Any] = {
         "steps": 4, "weight": 0.5, "units": 3, "ratio": 2.0, "micro_batches": 1, "windows": 2, "moves": 4,
         "times": 4.0, "count": 1, "microseconds": 100.0,
     }  # fmt: skip
@@ -109,7 +109,7 @@ def test_waits_for_the_device_are_counted() -> None:
     with Auditor(model, optimizer, steps=1, count_syncs=True) as audit:
         for _ in range(3):
             loss = audit.loss((model(torch.ones(2, 2)) ** 2).mean(), 2)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             loss.item()
             loss.item()
             optimizer.step()

@@ -36,10 +36,11 @@ def make(
 ) -> CausalLM:
     """The task as a recipe asks for it."""
     say = [] if warned is None else warned
-    options = {"model": "model", "method": "full", "max_length": 64} | task
+    options: dict[str, Any] = {"model": "model", "method": "full", "max_length": 64} | task
+    files: dict[str, Any] = {"path": "data.jsonl", "validation_fraction": 0.25} | (data or {})
     return CausalLM(
         CausalLMTask(**options),
-        CausalLMData(**({"path": "data.jsonl", "validation_fraction": 0.25} | (data or {}))),
+        CausalLMData(**files),
         folder=folder,
         warn=lambda code, values: say.append((code, values)),
     )
@@ -57,7 +58,7 @@ def gradient(task: CausalLM, model: torch.nn.Module, micro_batches: list[list[An
     weight = 0.0
     for items in micro_batches:
         batch = task.collate(items)
-        sum(term.total for term in task.loss(model, batch)).backward()
+        torch.stack([term.total for term in task.loss(model, batch)]).sum().backward()  # type: ignore[no-untyped-call]
         weight += task.weights(batch)["loss"]
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]) / weight
 
@@ -96,7 +97,7 @@ def test_a_mixture_of_experts_brings_its_auxiliary_loss_with_the_main_weight(tmp
     write_model(tmp_path / "model", "mixtral")
     write_json_lines(tmp_path / "data.jsonl", [SAMPLES[0]] * 6)
     task = make(tmp_path)
-    model = task.model().double()
+    model: Any = task.model().double()
     model.config._experts_implementation = "eager"  # the grouped kernels know no fp64
     items = all_items(task)[:4]
     terms = list(task.loss(model, task.collate(items)))
@@ -120,7 +121,7 @@ def test_packed_samples_do_not_see_each_other(folder: Path) -> None:
 def test_prompts_have_no_loss_and_answers_do(folder: Path) -> None:
     """The targets of a prompt-answer pair and of a conversation decode to the answers."""
     task = make(folder)
-    datasets = task.datasets()
+    datasets: Any = task.datasets()
     batches = [task.collate([items[0]]) for items in (datasets.train, datasets.validation)]
     batches += [task.collate([datasets.train[index]]) for index in range(1, len(datasets.train))]
     texts = {task.tokenizer.decode(batch.targets[batch.targets != IGNORED]) for batch in batches}

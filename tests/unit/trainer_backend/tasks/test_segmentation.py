@@ -15,7 +15,7 @@ from trainer_backend.errors import UsageError
 from trainer_backend.kinds.segmentation import SegmentationData, SegmentationTask
 from trainer_backend.tasks.vision.segmentation import Segmentation
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "architecture": "unet",
     "encoder": "resnet18",
     "classes": 3,
@@ -57,7 +57,7 @@ def term_gradients(task: Segmentation, model: torch.nn.Module, parts: list[list[
         exact = {
             name: value.double() if value.is_floating_point() else value for name, value in batch.items()
         }
-        sum(term.total / weights[term.name] for term in task.loss(model, exact)).backward()
+        torch.stack([term.total / weights[term.name] for term in task.loss(model, exact)]).sum().backward()  # type: ignore[no-untyped-call]
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
@@ -147,7 +147,8 @@ def test_whole_images_of_any_size_are_padded_without_a_loss(folder: Path) -> Non
 def test_the_held_out_images_share_no_tile_with_the_rest(folder: Path) -> None:
     """Split by image."""
     data = make(folder).datasets()
-    names = [{part.name(index) for index in range(len(part))} for part in (data.train, data.validation)]
+    parts: list[Any] = [data.train, data.validation]
+    names = [{part.name(index) for index in range(len(part))} for part in parts]
     assert not names[0] & names[1]
     assert len(names[0] | names[1]) == 6
 
