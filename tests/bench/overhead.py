@@ -1,0 +1,238 @@
+"""The trainer as users get it against a hand-written loop: `python -m tests.bench.overhead [--rounds 60]`.
+
+Same model, data and N = 8, in one process and one thread each. The trainer is a whole one: its loop,
+stream, engine, journal with its writer thread, inbox, readings at 2 Hz, micro-batch events all kept,
+gradient norms of micro-batches in every 16th window. The other is the usual raw loop:
+
+    for i, (x, y) in enumerate(DataLoader(...)):
+        (cross_entropy(model(x), y) / 8).backward()
+        every 8th: clip_grad_norm_, fused AdamW step, zero_grad
+
+Both run in blocks of about a quarter of a second, so that what the journal's thread does for a block
+falls into it; between two blocks of the trainer the raw loop runs twice, in random order. A ratio is
+the median over the blocks of trainer / raw, with its 95 % interval (bootstrap); aa_ratio is raw / raw.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+STEPS = 8
+BLOCK_S = 0.25
+WARM_UP_BLOCKS = 4
+SIZES = {"0.5ms": (64, 1, 16), "1ms": (128, 2, 24), "5ms": (256, 3, 128)}
+"""Width, hidden layers and micro-batch size, by about what a micro-batch takes."""
+
+TASK = """
+import torch
+from torch.nn import functional
+from tests.bench.overhead import Samples, as_they_are, mlp
+from trainer_backend.tasks import Datasets, LossTerm
+
+
+class Task:
+    def __init__(self, width, layers):
+        self.width, self.layers = width, layers
+
+    def model(self):
+        return mlp(self.width, self.layers)
+
+    def datasets(self):
+        return Datasets(train=Samples(self.width))
+
+    def collate(self, samples):
+        return as_they_are(samples)
+
+    def loss(self, model, batch):
+        x, y = batch
+        return LossTerm(functional.cross_entropy(model(x), y, reduction="sum"), len(y))
+"""
+
+
+def mlp(width: int, layers: int) -> Any:
+    """Linear, GELU, LayerNorm, so many times, and ten classes."""
+    from torch import nn
+
+    hidden = [
+        part for _ in range(layers) for part in (nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width))
+    ]
+    return nn.Sequential(*hidden, nn.Linear(width, 10))
+
+
+def as_they_are(batch: Any) -> Any:
+    """No collation: `Samples` gives whole micro-batches."""
+    return batch
+
+
+class Samples:
+    """Vectors and classes, in memory, read by whole micro-batches, by the trainer and by the raw loop alike."""
+
+    uses_randomness = False
+
+    def __init__(self, width: int) -> None:
+        import torch
+
+        generator = torch.Generator().manual_seed(0)
+        self.x = torch.randn(4096, width, generator=generator)
+        self.y = torch.randint(10, (4096,), generator=generator)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        return self.x[index], self.y[index]
+
+    def __getitems__(self, indices: list[int]) -> tuple[Any, Any]:
+        """One gather a tensor."""
+        return self.x[indices], self.y[indices]
+
+
+def raw_loop(width: int, layers: int, size: int) -> Iterator[None]:
+    """The usual loop; each `next` is one optimizer step."""
+    import torch
+    from torch.nn import functional
+    from torch.utils.data import DataLoader
+
+    torch.manual_seed(0)
+    model = mlp(width, layers)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True
+    )
+    loader = DataLoader(Samples(width), batch_size=size, shuffle=True, drop_last=True, collate_fn=as_they_are)  # type: ignore[arg-type, var-annotated]
+    index = 0
+    while True:
+        for x, y in loader:
+            (functional.cross_entropy(model(x), y) / STEPS).backward()
+            index += 1
+            if index % STEPS == 0:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+                yield
+
+
+class Blocks:
+    """Stands at the trainer's window border: times blocks of its windows, and runs the raw loops between."""
+
+    def __init__(self, width: int, layers: int, size: int, rounds: int) -> None:
+        self._raw = [raw_loop(width, layers, size) for _ in range(2)]
+        for loop in self._raw:
+            self._run(loop, 20)
+        self._many = max(1, round(BLOCK_S / (self._run(self._raw[0], 20) / 20)))
+        self._left = -1
+        self._started = 0.0
+        self.rounds = rounds + WARM_UP_BLOCKS
+        self.rows: list[tuple[float, float, float]] = []
+        """Seconds of the trainer's block, of the raw loop's, and of the raw loop's other copy's."""
+
+    @staticmethod
+    def _run(loop: Iterator[None], many: int) -> float:
+        started = time.perf_counter()
+        for _ in range(many):
+            next(loop)
+        return time.perf_counter() - started
+
+    def border(self) -> bool:
+        """Called between two windows of the trainer; False when all rounds are done."""
+        self._left -= 1
+        if self._left > 0:
+            return True
+        now = time.perf_counter()
+        if self._left == 0:
+            order = [0, 1]
+            random.shuffle(order)
+            taken = {which: self._run(self._raw[which], self._many) for which in order}
+            self.rows.append((now - self._started, taken[0], taken[1]))
+        self._left = self._many
+        self._started = time.perf_counter()
+        return len(self.rows) < self.rounds
+
+    def result(self) -> dict[str, Any]:
+        """The figures of one size."""
+        rows = self.rows[WARM_UP_BLOCKS:]
+        ratios = [ours / raw for ours, raw, _ in rows]
+        medians = sorted(
+            statistics.median(random.choices(ratios, k=len(ratios)))  # noqa: S311 - a bootstrap is no secret
+            for _ in range(2000)
+        )
+        return {
+            "ratio": round(statistics.median(ratios), 4),
+            "interval": [round(medians[50], 4), round(medians[1949], 4)],
+            "aa_ratio": round(statistics.median([raw / other for _, raw, other in rows]), 4),
+            "raw_micro_batch_ms": round(
+                1e3 * statistics.median([raw for _, raw, _ in rows]) / self._many / STEPS, 3
+            ),
+        }
+
+
+def measure(name: str, rounds: int, folder: Path) -> dict[str, Any]:
+    """One size, with a whole trainer in this process."""
+    import torch
+
+    from tests.support.trainers import make_run, run_here
+    from trainer_backend.trainer.border import Border
+
+    torch.set_num_threads(1)
+    width, layers, size = SIZES[name]
+    module = folder / "overhead_task.py"
+    module.write_text(TASK, encoding="utf-8")
+    recipe = {
+        "run": {"device": "cpu", "precision": "fp32", "max_optimizer_steps": 10**6},
+        "task": {"options": {"width": width, "layers": layers}},
+        "accumulation": {"micro_batch_size": size, "gradient_accumulation_steps": STEPS},
+        "optimizer": {
+            "name": "adamw", "learning_rate": 1e-4, "betas": [0.9, 0.95], "weight_decay": 0.1, "max_grad_norm": 1.0,
+        },
+    }  # fmt: skip
+    blocks = Blocks(width, layers, size, rounds)
+    cross: Callable[[Border], None] = Border.cross
+
+    def watched(border: Border) -> None:
+        if not blocks.border():
+            border._steering._stopping = "stop"
+        cross(border)
+
+    Border.cross = watched  # type: ignore[method-assign]
+    try:
+        run_here(make_run(folder / name, recipe, module=module))
+    finally:
+        Border.cross = cross  # type: ignore[method-assign]
+    return blocks.result()
+
+
+def main() -> None:
+    """Measure all sizes, and print one JSON object."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=60)
+    asked = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="gradacc-bench-"))
+    os.environ["GRADACC_HOME"] = str(folder / "home")
+    result: dict[str, Any] = {}
+    try:
+        for name in SIZES:
+            found = measure(name, asked.rounds, folder)
+            print(name, found, flush=True)
+            result[f"ratio_{name}"] = found["ratio"]
+            result[f"interval_{name}"] = found["interval"]
+            result[f"aa_ratio_{name}"] = found["aa_ratio"]
+            result[f"raw_micro_batch_ms_{name}"] = found["raw_micro_batch_ms"]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    result["aa_ratio"] = result["aa_ratio_1ms"]
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
