@@ -184,6 +184,29 @@ def test_digits_are_classified(tmp_path: Path) -> None:
     assert sum(int(cell) for row in rows for cell in row.split(",")[1:]) == 80
 
 
+def test_mixup_reaches_the_training_and_never_the_evaluation(tmp_path: Path) -> None:
+    """At learning rate 0 the same model: training losses differ, the evaluation's does not."""
+    write_digits(tmp_path / "digits", per_class=6)
+    losses, held_out = [], []
+    for mixup in (0.0, 5.0):
+        recipe: dict[str, Any] = {
+            "run": {"max_optimizer_steps": 2},
+            "task": {
+                "kind": "image-classification", "model": "resnet10t", "image_size": 32, "channels": 1,
+                "flip": False, "crop": False, "batch_norm": "group-norm", "mixup": mixup,
+            },
+            "data": {"path": "digits"},
+            "accumulation": {"micro_batch_size": 4, "gradient_accumulation_steps": 2},
+            "optimizer": {"learning_rate": 0.0},
+            "evaluation": {"every_samples": 100_000},
+        }  # fmt: skip
+        run = trained(tmp_path, recipe)
+        losses.append([step.loss for step in events(run, OptimizerStepMeasured)])
+        held_out.append(events(run, EvaluationMeasured)[-1].loss)
+    assert losses[0] != losses[1]
+    assert held_out[0] == held_out[1]
+
+
 def verdict(folder: Path, recipe: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> tuple[int, Any]:
     """Exit code and report of the certificate of a recipe."""
     run = make_run(folder, merged(CPU, recipe))

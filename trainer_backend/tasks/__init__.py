@@ -48,6 +48,7 @@ class Task(Protocol):
     """Any object with these three methods; the optional ones are looked up by name.
 
     collate(samples: list) -> Batch
+    collate_training(samples: list) -> Batch     instead of `collate` where it trains: mixing samples, say
     weights(batch) -> dict[str, float]       denominators before the forward, by term name
     split(batch, parts) -> list[Batch]       default: tensors are cut along their first dimension
     optimizer(parameters) -> Optimizer       default: the recipe's, decaying all parameters

@@ -26,6 +26,7 @@ CLASSES: Final[dict[str, tuple[str, str]]] = {
 }
 """Where the built-in kinds live: class(task section, data section, *, what it takes of `_offered`)."""
 OPTIONAL: Final = (
+    "collate_training",
     "collate",
     "weights",
     "split",

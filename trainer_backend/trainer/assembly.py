@@ -124,7 +124,7 @@ def _seed(seed: int) -> None:
 def _stream(config: RunConfig, task: Task, dataset: Any, device: torch.device) -> Stream:  # noqa: ANN401
     return make_stream(
         dataset,
-        collate_of(task),
+        method(task, "collate_training") or collate_of(task),
         seed=config.run.seed,
         shuffle=getattr(config.data, "shuffle", True),
         num_workers=getattr(config.data, "num_workers", 0),
