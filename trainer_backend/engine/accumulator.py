@@ -13,7 +13,7 @@ them, is 1 here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from time import perf_counter
 from typing import Any, Literal, TypeAlias
 
@@ -23,6 +23,7 @@ from trainer_backend.engine.batches import Count, Reader, Split, Weights
 from trainer_backend.engine.border import Border, clip_factor, is_usable
 from trainer_backend.engine.ema import WeightAverage
 from trainer_backend.engine.judge import Judge
+from trainer_backend.engine.late import Pending
 from trainer_backend.engine.norms import total_norm
 from trainer_backend.engine.optimizers import prepare_state
 from trainer_backend.engine.passes import Loss, Passes
@@ -51,7 +52,10 @@ class Accumulator:
     on_micro_batch   gets a `MicroBatchMeasured` for each micro-batch; samples that a replay runs
                      again are not told twice
     on_fact          gets `OutOfMemoryRecovered` and `NonFiniteSeen`
-    on_window        gets the `WindowResult`
+    on_window        gets the `WindowResult`, complete
+
+    On a CUDA device nothing waits for the device inside a window, and losses and norms come home one
+    window late: micro-batches and windows are told then, and `settle` tells the last (`late`).
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class Accumulator:
         snapshot_step: bool = False,
         own_gradients: bool = False,
         process_group: Any | None = None,  # noqa: ANN401 - torch's own type
+        late: bool | None = None,
         on_micro_batch: Callable[[MicroBatchMeasured], None] | None = None,
         on_fact: Callable[[Event], None] | None = None,
         on_window: Callable[[WindowResult], None] | None = None,
@@ -92,7 +97,7 @@ class Accumulator:
         self.step = 0
         """Windows so far, from 1; a skipped one counts."""
         self.updates = 0
-        """Windows so far whose update was applied."""
+        """Windows so far whose update was applied; where numbers come late, `settle` makes it sure."""
         self.samples_seen = 0
         self.tokens_seen = 0
         self._judge = Judge(limit=non_finite_limit)
@@ -105,9 +110,12 @@ class Accumulator:
         self._passes = Passes(
             model, optimizer, loss, device=self.device, autocast=autocast(precision, self.device),
             masters=self._masters, scaler=self._scaler, ranks=self._ranks, tell=on_micro_batch, own_gradients=own_gradients,
+            late=self.device.type != "cpu" if late is None else late,
         )  # fmt: skip
         self._on_fact = on_fact
         self._on_window = on_window
+        self._late = self.device.type == "cuda" if late is None else late
+        self._pending: Pending | None = None
 
     # -------------------------------------------------------------------------------- the window
 
@@ -134,9 +142,43 @@ class Accumulator:
         finally:
             self._passes.norms.detach()
         result.duration_s = perf_counter() - started
+        if result.known:
+            self._tell_window(result)
+            self._judge.passed(result)
+        return result
+
+    def settle(self) -> None:
+        """Wait for the last window's numbers, where they come late, and tell them.
+
+        Raises what its micro-batches' listeners raise, and `NonFiniteError`.
+        """
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        result, sums = pending.result, pending.sums
+        norm, scale = pending.open()
+        result.loss, result.gradient_norm = sums.loss(), norm
+        result.terms = dict(zip(self._passes.denominators.names, sums.means(), strict=False))
+        result.loss_scale = None if self._scaler is None else scale
+        if not is_usable(norm, result.loss):
+            self.updates -= 1
+            backed_off = self._scaler is not None and is_usable(0.0, result.loss) and scale > 1.0
+            result.skipped = "loss-scale" if backed_off else "non-finite"
+            if not backed_off:
+                result.non_finite = self._judge.facts_of(sums, step=result.step, norm=norm)
+        result.updates = self.updates
+        for fact in result.non_finite:
+            self._say(fact)
+        try:
+            self._passes.tell(pending.waiting, result.step)
+        finally:
+            self._tell_window(result)
+        self._judge.passed(result)
+
+    def _tell_window(self, result: WindowResult) -> None:
+        result.settled()
         if self._on_window is not None:
             self._on_window(result)
-        return self._judge.passed(result)
 
     def gradients(self, batches: Iterable[Batch]) -> tuple[dict[str, torch.Tensor], WindowResult]:
         """The window's mean gradient by parameter name, before clipping, and its numbers; no step.
@@ -148,6 +190,7 @@ class Accumulator:
         try:
             facts: list[OutOfMemoryRecovered] = []
             sums = self._accumulate(feed, facts)
+            self._passes.come_home(sums)
             factor = self._normaliser(sums)
             gathered = self._passes.gradients()
             if gathered and factor != 1.0:
@@ -190,6 +233,10 @@ class Accumulator:
         self, feed: Feed, sums: Sums, facts: list[OutOfMemoryRecovered], before_step: BeforeStep | None
     ) -> WindowResult:
         """Judge the gradient, then step with it, or not."""
+        self.settle()
+        if self._stays_on_device(sums):
+            return self._close_late(feed, sums, facts, before_step)
+        self._passes.come_home(sums)
         factor = self._normaliser(sums)
         norm = total_norm(self._passes.gradients()).item() * factor
         seen: tuple[NonFiniteSeen, ...] = ()
@@ -198,6 +245,7 @@ class Accumulator:
             skipped, seen = self._judged(feed, sums, norm)
             if skipped == "drop":
                 sums = self._accumulate(feed, facts)
+                self._passes.come_home(sums)
                 factor = self._normaliser(sums)
                 norm = total_norm(self._passes.gradients()).item() * factor
                 skipped = "" if factor and is_usable(norm, sums.loss()) else "non-finite"
@@ -213,6 +261,50 @@ class Accumulator:
         self._passes.clear()
         result = self._result(feed, sums, norm if factor else None, skipped)
         result.out_of_memory, result.non_finite = tuple(facts), seen
+        return result
+
+    def _stays_on_device(self, sums: Sums) -> bool:
+        """Whether this window can be closed without waiting: a skip needs no host, nor do fused optimizers."""
+        alone = self._ranks.size == 1 and self.non_finite == "skip"
+        return self._late and alone and self._border.fused and any(weight > 0 for weight in sums.weights)
+
+    def _close_late(
+        self, feed: Feed, sums: Sums, facts: list[OutOfMemoryRecovered], before_step: BeforeStep | None
+    ) -> WindowResult:
+        """The same as `_close`, with every decision made on the device; its numbers come one window later."""
+        reference = self._normaliser(sums, with_scale=False)
+        gradients = self._passes.gradients()
+        one = torch.ones((), dtype=torch.float64, device=self.device)
+        scale = one if self._scaler is None else self._scaler.scale.double()
+        factor = reference / scale
+        norm = total_norm(gradients).to(self.device).double() * factor
+        waiting, self._passes.waiting = self._passes.waiting, []
+        totals = [
+            total.double()
+            for each in waiting
+            for total, weight in zip(each.totals, each.row.weights, strict=True)
+            if weight > 0
+        ]
+        applied = torch.isfinite(norm) & torch.isfinite(torch.stack(totals).sum())
+        self._count(feed, sums)
+        if before_step is not None:
+            before_step(self._totals(feed, sums))
+        if self.max_grad_norm is not None:
+            factor = factor * (self.max_grad_norm / norm).clamp(max=1.0)
+        self.updates += 1
+        result = self._result(feed, sums, None, "", known=False)
+        result.out_of_memory = tuple(facts)
+        self._pending = Pending(result, sums, waiting, norm, scale)
+        if gradients:
+            self._border.step_where(applied, gradients, factor)
+        if self._masters is not None:
+            self._masters.write_back()
+        if self._ema is not None:
+            self._ema.update_where(applied.float())
+        self._passes.snapshot.restore_buffers_where(~applied)
+        if self._scaler is not None:
+            self._scaler.update((~applied).float())
+        self._passes.clear()
         return result
 
     def _judged(self, feed: Feed, sums: Sums, norm: float) -> tuple[str, tuple[NonFiniteSeen, ...]]:
@@ -237,7 +329,7 @@ class Accumulator:
             return "drop", seen
         return "non-finite", seen
 
-    def _normaliser(self, sums: Sums) -> float:
+    def _normaliser(self, sums: Sums, *, with_scale: bool = True) -> float:
         """c/(D*S), what the gathered gradients are multiplied by; 0 when the window has no weight.
 
         Terms with buffers of their own are added to `.grad` here.
@@ -249,7 +341,7 @@ class Accumulator:
         c = denominators.c or 1.0
         reference = denominators.reference or weights[0] or c
         self._passes.merge_own(reference, weights)
-        scale = 1.0 if self._scaler is None else self._scaler.scale.item()
+        scale = self._scaler.scale.item() if with_scale and self._scaler is not None else 1.0
         return c / (reference * scale)
 
     def _update(self, norm: float, factor: float, sums: Sums) -> list[OutOfMemoryRecovered]:
@@ -284,7 +376,9 @@ class Accumulator:
             tokens_seen=self.tokens_seen,
         )
 
-    def _result(self, feed: Feed, sums: Sums, norm: float | None, skipped: str) -> WindowResult:
+    def _result(
+        self, feed: Feed, sums: Sums, norm: float | None, skipped: str, *, known: bool = True
+    ) -> WindowResult:
         return WindowResult(
             step=self.step,
             updates=self.updates,
@@ -295,13 +389,14 @@ class Accumulator:
             samples_seen=self.samples_seen,
             tokens_seen=self.tokens_seen,
             weight=sums.weights[0] if sums.weights else 0.0,
-            loss=sums.loss(),
-            terms=dict(zip(self._passes.denominators.names, sums.means(), strict=False)),
+            loss=sums.loss() if known else None,
+            terms=dict(zip(self._passes.denominators.names, sums.means(), strict=False)) if known else {},
             gradient_norm=norm,
-            loss_scale=None if self._scaler is None else self._scaler.scale.item(),
+            loss_scale=self._scaler.scale.item() if known and self._scaler is not None else None,
             skipped=skipped,
             duration_s=0.0,
             data_wait_s=feed.wait_s,
+            known=known,
         )
 
     def _say(self, fact: Event) -> None:
@@ -348,6 +443,7 @@ class Accumulator:
 
         The model and the optimizer (`optimizer_state`) are saved beside it.
         """
+        self.settle()
         tensors: dict[str, torch.Tensor] = {}
         if self._masters is not None:
             names = {parameter: name for name, parameter in self.model.named_parameters()}
@@ -370,6 +466,8 @@ class Accumulator:
 
     def load_state_dict(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
         """Undo `state_dict`. Raises `GradaccError` when a tensor is missing or does not fit."""
+        with suppress(NonFiniteError):  # what was wrong with the state that is left
+            self.settle()
         expected, _ = self.state_dict()
         for name, tensor in expected.items():
             if name not in tensors or tensors[name].shape != tensor.shape:

@@ -48,6 +48,23 @@ class Border:
             torch._foreach_mul_(list(gradients), factor)
         return self._step_guarded()
 
+    def step_where(
+        self, applied: torch.Tensor, gradients: Sequence[torch.Tensor], factor: torch.Tensor
+    ) -> None:
+        """The same without waiting: `applied` (0-d bool) and `factor` (0-d) lie on the device.
+
+        For fused optimizers: where `applied` is not set their kernels change nothing (`found_inf`).
+        """
+        self.optimizer.found_inf = (~applied).float()  # type: ignore[attr-defined]
+        if any(gradient.dtype == torch.float64 for gradient in gradients):
+            torch._foreach_mul_(list(gradients), factor.double())
+        else:
+            self.optimizer.grad_scale = (1.0 / factor.double()).float()  # type: ignore[attr-defined]
+        try:
+            self.optimizer.step()
+        finally:
+            self.optimizer.grad_scale = self.optimizer.found_inf = None  # type: ignore[attr-defined]
+
     def _takes_scale(self, gradients: Sequence[torch.Tensor], factor: float) -> bool:
         if not self.fused or factor == 1.0 or not _SCALE_RANGE[0] < factor < _SCALE_RANGE[1]:
             return False

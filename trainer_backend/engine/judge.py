@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, TypeAlias
 
+from trainer_backend.engine.batches import Piece
 from trainer_backend.engine.passes import Culprit
 from trainer_backend.engine.sums import Sums
 from trainer_backend.engine.window import Feed, NonFiniteError, WindowResult
 from trainer_backend.protocol import NonFiniteSeen
+
+Policy: TypeAlias = Literal["skip", "drop", "halt"]
 
 
 class Judge:
@@ -28,15 +31,14 @@ class Judge:
         ]
 
     def facts(
-        self,
-        feed: Feed,
-        culprits: list[Culprit],
-        *,
-        step: int,
-        policy: Literal["skip", "drop", "halt"],
-        norm: float,
+        self, feed: Feed, culprits: list[Culprit], *, step: int, policy: Policy, norm: float
     ) -> tuple[NonFiniteSeen, ...]:
         """One fact a culprit, with its samples; one without a micro-batch when none was found."""
+        return self._facts(feed.pieces, culprits, step=step, policy=policy, norm=norm)
+
+    def _facts(
+        self, pieces: list[Piece], culprits: list[Culprit], *, step: int, policy: Policy, norm: float
+    ) -> tuple[NonFiniteSeen, ...]:
         self.in_a_row += 1
         if not culprits:
             return (
@@ -48,10 +50,20 @@ class Judge:
         return tuple(
             NonFiniteSeen(
                 step=step, index=index, quantity=quantity, value=value, policy=policy,
-                sample_indices=feed.pieces[index].indices, in_a_row=self.in_a_row,
+                sample_indices=pieces[index].indices, in_a_row=self.in_a_row,
             )
             for index, quantity, value in culprits
         )  # fmt: skip
+
+    def facts_of(self, sums: Sums, *, step: int, norm: float) -> tuple[NonFiniteSeen, ...]:
+        """The same for a window that came home late: from its losses, else from the norms that were sampled."""
+        culprits = self.culprits_in_losses(sums) or [
+            (row.index, "gradient", row.norm)
+            for row in sums.rows
+            if row.norm is not None and not math.isfinite(row.norm)
+        ]
+        pieces = [row.piece for row in sums.rows]
+        return self._facts(pieces, culprits, step=step, policy="skip", norm=norm)
 
     @staticmethod
     def sentence(seen: tuple[NonFiniteSeen, ...]) -> str:

@@ -12,6 +12,7 @@ import torch
 
 from trainer_backend.engine.batches import Piece, to_device
 from trainer_backend.engine.denominators import MAX_TERMS, Denominators, OwnBufferNeeded, OwnBuffers
+from trainer_backend.engine.late import Mark, Waiting, bring_home, mark, seconds_between
 from trainer_backend.engine.memory import free, is_out_of_memory
 from trainer_backend.engine.norms import MicroBatchNorms, total_norm
 from trainer_backend.engine.precision import LossScaler, Masters
@@ -49,6 +50,7 @@ class Passes:
         ranks: Ranks,
         tell: Callable[[MicroBatchMeasured], None] | None,
         own_gradients: bool = False,
+        late: bool = False,
     ) -> None:
         self.denominators = Denominators(device)
         self.own = OwnBuffers()
@@ -68,6 +70,9 @@ class Passes:
         self._tell = tell
         self._parameters = list(model.parameters())
         self._own_gradients = own_gradients
+        self._late = late
+        self.waiting: list[Waiting] = []
+        """This window's micro-batches whose numbers are still on the device."""
         self._plain = self._on_host and autocast is None
         self._step = 0
         self._phase: Phase = "data"
@@ -119,6 +124,7 @@ class Passes:
                 self._counted_ahead(feed), None if self._scaler is None else self._scaler.scale
             )
             sums = Sums(len(self.denominators.names))
+            self.waiting = []
             failed = self._attempt(feed, sums)
             failed, ceiling = self._agreed(failed, feed, len(sums.rows))
             if failed is None:
@@ -179,7 +185,7 @@ class Passes:
 
     def _micro_batch(self, sums: Sums, piece: Piece) -> None:
         """Forward and backward of one micro-batch. The usual case is kept short: it is what N repeats."""
-        started = perf_counter()
+        started = mark(self._device) if self._late else perf_counter()
         self._phase = "forward"
         returned = self._loss(self._model, piece.batch) if self._plain else self._forward(piece)
         if type(returned) is list and len(returned) == 1:
@@ -201,6 +207,9 @@ class Passes:
             allow_unreachable=True,
             accumulate_grad=True,
         )
+        if self._late:
+            self._leave(sums, piece, [weight], [returned], started)  # type: ignore[list-item]
+            return
         total = returned.total.item()  # type: ignore[union-attr]
         norm = self._norm_of(weight, first=not sums.rows) if self._norms_wanted(sums) else None
         sums.weights[0] += weight
@@ -213,18 +222,27 @@ class Passes:
         with self._autocast or contextlib.nullcontext():
             return self._loss(self._model, batch)
 
-    def _any_terms(self, sums: Sums, piece: Piece, terms: tuple[LossTerm, ...], started: float) -> None:
+    def _any_terms(self, sums: Sums, piece: Piece, terms: tuple[LossTerm, ...], started: Mark) -> None:
         """The rest of a micro-batch, for any terms and for the first of a run: all is checked."""
-        weights = [host_weight(term) for term in terms]
+        weights = [self._weight_of(term, piece) for term in terms]
         self.denominators.accept(terms, weights)
         if piece.weights is not None:
             self.denominators.check_counted(weights, piece.weights)
         self._phase = "backward"
         self._backward(terms, weights)
+        if self._late:
+            self._leave(sums, piece, weights, terms, started)
+            return
         totals = [term.total.item() for term in terms]
         norm = self._norm_of(weights[0], first=not sums.rows) if self._norms_wanted(sums) else None
         sums.add(weights, totals)
         self._count(sums, piece, weights, totals, norm, started)
+
+    def _own_first(self, sums: Sums) -> None:
+        """A recorded graph writes over the gradients it gave autograd: keep copies of the window's first."""
+        if self._own_gradients and not sums.rows:
+            for leaf in self.leaves:
+                leaf.grad = None if leaf.grad is None else leaf.grad.clone()
 
     def _norms_wanted(self, sums: Sums) -> bool:
         return self.norms.active or (self._first_norm and not sums.rows)
@@ -236,35 +254,74 @@ class Passes:
         weights: list[float],
         totals: list[float],
         norm: float | None,
-        started: float,
+        started: Mark,
     ) -> None:
         """Keep the micro-batch's numbers, and tell them unless a replay has run its samples again."""
-        if self._own_gradients and not sums.rows:
-            for leaf in self.leaves:  # a recorded graph writes over what it gave autograd
-                leaf.grad = None if leaf.grad is None else leaf.grad.clone()
+        self._own_first(sums)
+        row = self._row(sums, piece, weights, totals, norm)
+        if sums.samples > self._told_samples:
+            self._told_samples = sums.samples
+            if self._tell is not None:
+                self._tell(row.measured(self._step, perf_counter() - started))
+
+    def _row(
+        self, sums: Sums, piece: Piece, weights: list[float], totals: list[float], norm: float | None
+    ) -> Row:
         if piece.tokens is None:
             piece.tokens = int(weights[0])
         sums.samples += piece.samples
         sums.tokens += piece.tokens
-        row = Row(len(sums.rows), piece, weights, totals, norm)
+        row = Row(
+            len(sums.rows), piece, weights, totals, norm,
+            self._samples_before + sums.samples, self._tokens_before + sums.tokens,
+        )  # fmt: skip
         sums.rows.append(row)
-        if sums.samples > self._told_samples:
-            self._told_samples = sums.samples
-            if self._tell is not None:
-                self._tell(
-                    MicroBatchMeasured(
-                        step=self._step,
-                        index=row.index,
-                        samples=piece.samples,
-                        tokens=piece.tokens,
-                        weight=weights[0],
-                        loss=row.loss(),
-                        gradient_norm=norm,
-                        duration_s=perf_counter() - started,
-                        samples_seen=self._samples_before + sums.samples,
-                        tokens_seen=self._tokens_before + sums.tokens,
-                    )
-                )
+        return row
+
+    # ---------------------------------------------------------------- numbers left on the device
+
+    @staticmethod
+    def _weight_of(term: LossTerm, piece: Piece) -> float:
+        """On the host; what was counted from the host's batch saves waiting for the device."""
+        on_device = isinstance(term.weight, torch.Tensor) and term.weight.device.type != "cpu"
+        if on_device and piece.weights is not None and term.name in piece.weights:
+            return check_weight(term.name, piece.weights[term.name])
+        return host_weight(term)
+
+    def _leave(
+        self, sums: Sums, piece: Piece, weights: list[float], terms: Sequence[LossTerm], started: Mark
+    ) -> None:
+        """Keep a micro-batch's totals and norm where they are; they are told one window later."""
+        self._own_first(sums)
+        norm, scale = None, 1.0
+        if self._norms_wanted(sums):
+            norm, scale = self._norm_on_device(weights[0], first=not sums.rows)
+        sums.add(weights, [0.0] * len(weights))
+        row = self._row(sums, piece, weights, [], norm=None)
+        waiting = Waiting(row, [term.total.detach() for term in terms], norm, scale)
+        waiting.began, waiting.ended = started, mark(self._device)
+        waiting.told = sums.samples <= self._told_samples
+        self._told_samples = max(self._told_samples, sums.samples)
+        self.waiting.append(waiting)
+
+    def come_home(self, sums: Sums) -> None:
+        """Wait for this window's numbers, and tell them."""
+        waiting, self.waiting = self.waiting, []
+        bring_home(sums, waiting, 1.0 if self._scaler is None else self._scaler.scale.item())
+        self.tell(waiting, self._step)
+
+    def tell(self, waiting: Sequence[Waiting], step: int) -> None:
+        """Tell micro-batches that have come home; all of them, before what a listener raised is raised."""
+        raised: BaseException | None = None
+        for each in waiting:
+            if each.told or self._tell is None:
+                continue
+            try:
+                self._tell(each.row.measured(step, seconds_between(each.began, each.ended)))
+            except BaseException as error:  # noqa: BLE001 - raised below; a stop must not lose the rest
+                raised = raised or error
+        if raised is not None:
+            raise raised
 
     def _backward(self, terms: tuple[LossTerm, ...], weights: Sequence[float]) -> None:
         own = self.denominators.backward(terms, weights)
@@ -273,22 +330,24 @@ class Passes:
             self.own.backward(index, terms[index], seed, self.leaves, retain_graph=left < 0)
 
     def _norm_of(self, weight: float, *, first: bool) -> float | None:
-        """Norm of the gradient of this micro-batch's own mean; None when not sampled or without weight.
+        """Norm of the gradient of this micro-batch's own mean; None when not sampled or without weight."""
+        norm, scale = self._norm_on_device(weight, first=first)
+        if norm is None:
+            return None
+        return norm.item() * scale / (1.0 if self._scaler is None else self._scaler.scale.item())
+
+    def _norm_on_device(self, weight: float, *, first: bool) -> tuple[torch.Tensor | None, float]:
+        """The same where it is, and what it is to be multiplied by (over the loss scale).
 
         The first micro-batch's is free: `.grad` holds it alone.
         """
         if self.denominators.own or weight == 0.0:
             self.norms.forget()
-            return None
+            return None, 1.0
         norm = self.norms.take() if self.norms.active else None
-        if norm is None:
-            if not first or self.norms.active:
-                return None
+        if norm is None and first and not self.norms.active:
             norm = total_norm(self.gradients())
-        scale = (self.denominators.c or 1.0) / weight
-        if self._scaler is not None:
-            scale /= self._scaler.scale.item()
-        return norm.item() * scale
+        return norm, (self.denominators.c or 1.0) / weight
 
     # ------------------------------------------------------------------------- the window's border
 
@@ -396,6 +455,7 @@ class Passes:
         self.undo()
         found: list[Culprit] = []
         told, self._told_samples = self._told_samples, 2**62
+        late, self._late = self._late, False
         for index, piece in enumerate(feed.pull_all()):
             sums = Sums(len(self.denominators.names))
             with self._not_synchronised():
@@ -407,7 +467,7 @@ class Passes:
             elif not math.isfinite(norm):
                 found.append((index, "gradient", norm))
             self.clear()
-        self._told_samples = told
+        self._told_samples, self._late = told, late
         self.undo()
         return found
 

@@ -95,6 +95,14 @@ class Snapshot:
                 buffer.copy_(copy)
                 place[name] = buffer
 
+    def restore_buffers_where(self, flag: torch.Tensor) -> None:
+        """The same without a host sync, where the 0-d bool `flag` on the device is set."""
+        with torch.no_grad():
+            for (place, name, _), copy in zip(self._held, self._copies, strict=True):
+                now = place.get(name)
+                if now is not None and now.shape == copy.shape:
+                    now.copy_(torch.where(flag.to(copy.device), copy, now))
+
     def _copy(self, held: list[tuple[dict[str, torch.Tensor | None], str, torch.Tensor]]) -> None:
         buffers = [buffer for _, _, buffer in held]
         fits = len(buffers) == len(self._copies) and all(

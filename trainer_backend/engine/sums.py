@@ -5,21 +5,31 @@ from __future__ import annotations
 import math
 
 from trainer_backend.engine.batches import Piece
+from trainer_backend.protocol import MicroBatchMeasured
 
 
 class Row:
     """One micro-batch that was run: its weights and totals by term."""
 
-    __slots__ = ("index", "norm", "piece", "totals", "weights")
+    __slots__ = ("index", "norm", "piece", "samples_seen", "tokens_seen", "totals", "weights")
 
-    def __init__(
-        self, index: int, piece: Piece, weights: list[float], totals: list[float], norm: float | None
+    def __init__(  # noqa: PLR0917 - made once a micro-batch, so by place
+        self,
+        index: int,
+        piece: Piece,
+        weights: list[float],
+        totals: list[float],
+        norm: float | None,
+        samples_seen: int,
+        tokens_seen: int,
     ) -> None:
         self.index = index
         self.piece = piece
         self.weights = weights
         self.totals = totals
         self.norm = norm
+        self.samples_seen = samples_seen
+        self.tokens_seen = tokens_seen
 
     def loss(self) -> float | None:
         """Mean over its own weights, all terms; None when it has no weight."""
@@ -29,6 +39,22 @@ class Row:
             total / weight for total, weight in zip(self.totals, self.weights, strict=True) if weight > 0
         ]
         return sum(means) if means else None
+
+    def measured(self, step: int, duration_s: float) -> MicroBatchMeasured:
+        """As the journal holds it."""
+        piece = self.piece
+        return MicroBatchMeasured(
+            step=step,
+            index=self.index,
+            samples=piece.samples,
+            tokens=piece.tokens or 0,
+            weight=self.weights[0],
+            loss=self.loss(),
+            gradient_norm=self.norm,
+            duration_s=duration_s,
+            samples_seen=self.samples_seen,
+            tokens_seen=self.tokens_seen,
+        )
 
     def is_finite(self) -> bool:
         """Whether every total that counts is a number (a total without weight does not count)."""

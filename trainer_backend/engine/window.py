@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from time import perf_counter
 
 from trainer_backend.engine.batches import Piece, Reader
@@ -55,6 +55,22 @@ class WindowResult:
     data_wait_s: float
     out_of_memory: tuple[OutOfMemoryRecovered, ...] = ()
     non_finite: tuple[NonFiniteSeen, ...] = ()
+    known: bool = True
+    """False while loss, terms, norm, loss scale, updates and skipped are still on the device."""
+    _listeners: list[Callable[[], None]] = dataclasses.field(default_factory=list, repr=False)
+
+    def when_known(self, listener: Callable[[], None]) -> None:
+        """Call `listener` when all numbers are there: at once on a CPU, one window later on a GPU."""
+        if self.known:
+            listener()
+        else:
+            self._listeners.append(listener)
+
+    def settled(self) -> None:
+        """All numbers are there now."""
+        self.known = True
+        while self._listeners:
+            self._listeners.pop(0)()
 
 
 class NonFiniteError(GradaccError):

@@ -8,6 +8,7 @@ after it    the measurement; evaluation and checkpoint where they are due
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import chain
 from time import perf_counter
 
@@ -107,7 +108,8 @@ class Loop:
         result = self._engine.window(chain((first,), batches), before_step=self._set_learning_rate)
         result.data_wait_s += waited_s
         result.duration_s += waited_s
-        self._put(self._measured(result, steps))
+        rate = self._learning_rate
+        result.when_known(lambda: self._put(self._measured(result, steps, rate)))
         return result
 
     def _set_learning_rate(self, totals: WindowTotals) -> None:
@@ -117,7 +119,8 @@ class Loop:
         for group, share in zip(self._engine.optimizer.param_groups, self._parts.rate_ratios, strict=True):
             group["lr"] = self._learning_rate * share
 
-    def _measured(self, result: WindowResult, steps: int) -> OptimizerStepMeasured:
+    @staticmethod
+    def _measured(result: WindowResult, steps: int, learning_rate: float) -> OptimizerStepMeasured:
         return OptimizerStepMeasured(
             step=result.step,
             updates=result.updates,
@@ -129,7 +132,7 @@ class Loop:
             weight=result.weight,
             loss=result.loss,
             gradient_norm=result.gradient_norm,
-            learning_rate=self._learning_rate,
+            learning_rate=learning_rate,
             samples_seen=result.samples_seen,
             tokens_seen=result.tokens_seen,
             duration_s=result.duration_s,
@@ -144,7 +147,9 @@ class Loop:
         """Why the run is over, if it is."""
         run, engine = self._config.run, self._engine
         if run.max_optimizer_steps is not None and engine.updates >= run.max_optimizer_steps:
-            return "max_optimizer_steps"
+            engine.settle()  # where numbers come home late, the last window may turn out to be no update
+            if engine.updates >= run.max_optimizer_steps:
+                return "max_optimizer_steps"
         epoch, updates = self._stream.position.epoch, engine.updates
         if epoch > self._updates_at_epoch[0] + 1:
             if updates == self._updates_at_epoch[1] and run.max_optimizer_steps is not None:
@@ -210,10 +215,16 @@ class Loop:
     def _stopped(self) -> RunStopped:
         reason = self._steering.stopping
         self._heard()
+        with suppress(
+            StopNow
+        ):  # the last window's micro-batches may be told only now, and stop the run again
+            self._engine.settle()
         self._checkpoints.save(self._parts, unless_saved=True)
         return RunStopped(step=self._engine.step, samples_seen=self._engine.samples_seen, reason=reason)
 
     def _finished(self, reason: str) -> RunFinished:
+        with suppress(StopNow):
+            self._engine.settle()
         if self._evaluated_at != self._engine.step:
             self._evaluate()
         self._checkpoints.save(self._parts, unless_saved=True)
