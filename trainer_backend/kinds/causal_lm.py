@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from trainer_backend.kinds.fields import LoaderWorkers, Shuffle
 from trainer_backend.section import Fraction, Section
 
 
@@ -164,13 +165,5 @@ class CausalLMData(Section, frozen=True, kw_only=True):
             description="stop names the first by file and line; skip leaves them out and says how many.",
         ),
     ] = "stop"
-    shuffle: Annotated[bool, Meta(title="Shuffle", description="A new order each epoch.")] = True
-    num_workers: Annotated[
-        int,
-        Meta(
-            title="Loader workers",
-            description="Processes that prepare samples; 0 is the trainer itself.",
-            ge=0,
-            le=256,
-        ),
-    ] = 0
+    shuffle: Shuffle = True
+    num_workers: LoaderWorkers = 0

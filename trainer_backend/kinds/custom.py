@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from trainer_backend.kinds.fields import LoaderWorkers, Shuffle
 from trainer_backend.section import Section
 
 
@@ -25,7 +26,7 @@ class CustomTask(Section, frozen=True, kw_only=True):
     options: Annotated[
         dict[str, Any],
         Meta(title="Options", description="Keyword arguments of the entry, as TOML."),
-    ] = {}  # noqa: RUF012 - msgspec copies it
+    ] = {}
     activation_checkpointing: Annotated[
         tuple[str, ...],
         Meta(
@@ -39,13 +40,5 @@ class CustomTask(Section, frozen=True, kw_only=True):
 class CustomData(Section, frozen=True, kw_only=True):
     """How the task's own datasets are read."""
 
-    shuffle: Annotated[bool, Meta(title="Shuffle", description="A new order each epoch.")] = True
-    num_workers: Annotated[
-        int,
-        Meta(
-            title="Loader workers",
-            description="Processes that prepare samples; 0 is the trainer itself.",
-            ge=0,
-            le=256,
-        ),
-    ] = 0
+    shuffle: Shuffle = True
+    num_workers: LoaderWorkers = 0

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from trainer_backend.kinds.fields import BatchNorm, BrokenImages, LoaderWorkers, Shuffle
 from trainer_backend.section import Fraction, Section
 
 
@@ -56,14 +57,7 @@ class ImageClassificationTask(Section, frozen=True, kw_only=True):
     dropout: Annotated[
         float, Meta(title="Dropout", description="Share of features set to 0 before the head.", ge=0, lt=1)
     ] = 0.0
-    batch_norm: Annotated[
-        Literal["keep", "adjust-momentum", "freeze", "group-norm"],
-        Meta(
-            title="BatchNorm",
-            description="It sees one micro-batch at a time. adjust-momentum: statistics follow N; "
-            "freeze: no statistics of this data; group-norm: replaced, exact.",
-        ),
-    ] = "adjust-momentum"
+    batch_norm: BatchNorm = "adjust-momentum"
 
 
 class ImageClassificationData(Section, frozen=True, kw_only=True):
@@ -89,20 +83,6 @@ class ImageClassificationData(Section, frozen=True, kw_only=True):
     validation_fraction: Annotated[
         Fraction, Meta(title="Held out", description="Share of each class, when nothing is given.")
     ] = 0.2
-    broken: Annotated[
-        Literal["stop", "skip"],
-        Meta(
-            title="Broken images",
-            description="stop names the first; skip leaves them out and says how many.",
-        ),
-    ] = "stop"
-    shuffle: Annotated[bool, Meta(title="Shuffle", description="A new order each epoch.")] = True
-    num_workers: Annotated[
-        int,
-        Meta(
-            title="Loader workers",
-            description="Processes that prepare samples; 0 is the trainer itself.",
-            ge=0,
-            le=256,
-        ),
-    ] = 0
+    broken: BrokenImages = "stop"
+    shuffle: Shuffle = True
+    num_workers: LoaderWorkers = 0

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from trainer_backend.kinds.fields import LoaderWorkers, Shuffle
 from trainer_backend.section import Section
 
 
@@ -52,13 +53,5 @@ class LanguageModelData(Section, frozen=True, kw_only=True):
     validation_fraction: Annotated[
         float, Meta(title="Held out", description="Share of the text, by file.", gt=0, lt=1)
     ] = 0.05
-    shuffle: Annotated[bool, Meta(title="Shuffle", description="A new order each epoch.")] = True
-    num_workers: Annotated[
-        int,
-        Meta(
-            title="Loader workers",
-            description="Processes that prepare samples; 0 is the trainer itself.",
-            ge=0,
-            le=256,
-        ),
-    ] = 0
+    shuffle: Shuffle = True
+    num_workers: LoaderWorkers = 0
