@@ -182,7 +182,8 @@ class AccumulationSection(Section, frozen=True, kw_only=True):
         Literal["fp32", "parameter"],
         Meta(
             title="Gradient buffers",
-            description="fp32 is exact; the parameter's own type saves memory and is inexact in bf16 and fp16.",
+            description="fp32 is exact; the parameter's own type saves memory and is inexact in bf16 "
+            "and fp16.",
             extra={"advanced": True},
         ),
     ] = "fp32"

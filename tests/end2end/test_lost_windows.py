@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from pytestqt.qtbot import QtBot
 
@@ -29,7 +30,7 @@ LONG = {"run": {"max_optimizer_steps": 100_000}, "accumulation": {"gradient_accu
 FROZEN_S = 3.0
 
 
-def live_run(folder: Path, *tables: dict[str, dict[str, object]]) -> RunDirectory:
+def live_run(folder: Path, *tables: dict[str, Any]) -> RunDirectory:
     """Micro-batches of 10 ms."""
     return make_probe(folder, *tables, length=10_000_000, duration_s=0.01)
 

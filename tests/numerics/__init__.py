@@ -1,0 +1,1 @@
+"""Gradients against references in fp64: what the engine computes, and what the certificate says of it."""

@@ -45,7 +45,7 @@ def test_frozen_batch_norm_and_other_norms_are_not_told() -> None:
 def test_an_optimizer_in_the_backward_is_told() -> None:
     """A hook behind the accumulation of a parameter's gradient."""
     model = nn.Linear(4, 2)
-    model.weight.register_post_accumulate_grad_hook(lambda value: setattr(value, "grad", None))
+    model.weight.register_post_accumulate_grad_hook(lambda value: setattr(value, "grad", None))  # type: ignore[no-untyped-call]  # torch's is untyped
     (found,) = model_findings(model, micro_batch_size=4)
     assert (found.code, found.values["where"]) == ("optimizer-in-backward", "weight")
 
