@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 import msgspec
-from PySide6.QtCore import QSettings
 
 from gradacc_gui.assets import asset
 from gradacc_gui.form.draft import Kept
+from gradacc_gui.remembered import Remembered
 from trainer_backend.run_directory import home, make_private
 
 MOST_RECENT: Final = 10
@@ -17,19 +17,8 @@ Place: TypeAlias = Literal["draft", "aside"]
 """draft: what stands in the form; aside: edits that made way for another recipe."""
 
 
-class Memory:
-    """Small things in GRADACC_HOME/window.ini. A folder that cannot be written costs only these."""
-
-    def __init__(self) -> None:
-        self._settings = QSettings(str(home() / "window.ini"), QSettings.Format.IniFormat)
-
-    def _set(self, key: str, value: object) -> None:
-        try:
-            make_private(home())
-        except OSError:
-            return
-        self._settings.setValue(key, value)
-        self._settings.sync()
+class Memory(Remembered):
+    """What the form remembers in the window's file, and the drafts beside it."""
 
     def _texts(self, key: str) -> list[str]:
         value = self._settings.value(key, [])

@@ -1,30 +1,19 @@
-"""What the window remembers between two starts, in GRADACC_HOME/window.ini."""
+"""How a person likes the window: small choices that outlive it."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from PySide6.QtCore import QByteArray, QSettings
+from PySide6.QtCore import QByteArray
 
+from gradacc_gui.remembered import Remembered
 from gradacc_gui.theme import Choice
-from trainer_backend.run_directory import home, make_private
 
 _CHOICES: Final[dict[str, Choice]] = {"system": "system", "dark": "dark", "light": "light"}
 
 
-class Preferences:
-    """Small choices. A home that cannot be written costs only that they are forgotten."""
-
-    def __init__(self) -> None:
-        self._settings = QSettings(str(home() / "window.ini"), QSettings.Format.IniFormat)
-
-    def _set(self, key: str, value: object) -> None:
-        try:
-            make_private(home())
-        except OSError:
-            return
-        self._settings.setValue(key, value)
-        self._settings.sync()
+class Preferences(Remembered):
+    """The choices, each read from the file when it is asked for."""
 
     def _flag(self, key: str, *, default: bool) -> bool:
         return str(self._settings.value(key, default)).lower() == "true"
