@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import io
 import os
@@ -19,6 +20,16 @@ RUN_HELP = "an id, a unique prefix of one, a name, or a directory"
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}. Try {self.prog} --help.\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:  # noqa: ANN401 - as argparse has it
+        """A mistyped command gets the nearest one; argparse itself only lists them all."""
+        if action.choices is None or value in action.choices:
+            return
+        known = [str(choice) for choice in action.choices]
+        near = difflib.get_close_matches(str(value), known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        message = f"{value!r} is none of {', '.join(known)}{hint}"
+        raise argparse.ArgumentError(action, message)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -23,6 +23,7 @@ from gradacc_gui.codes import (
     SKIPPED,
     WARNINGS,
 )
+from gradacc_gui.person import person
 from trainer_backend.protocol import (
     AccumulationChanged,
     AnyCommand,
@@ -119,8 +120,8 @@ def skipped(code: str) -> str:
 
 
 def asker(name: str) -> str:
-    """Who asked."""
-    return tr(ASKERS.get(name, name))
+    """Who asked; whoever reads this is called "you", as when the wish was sent."""
+    return tr("you") if name == person() else tr(ASKERS.get(name, name))
 
 
 def refusal(event: CommandRefused) -> str:
@@ -183,6 +184,12 @@ def wish(command: AnyCommand) -> str:  # noqa: C901, PLR0912 - one case a comman
             return tr("to stop")
         case _:
             assert_never(command)
+
+
+def asked(command: AnyCommand) -> str:
+    """That a command was sent: "Asked for a pause", "Asked to go on"."""
+    template = tr("Asked {wish}") if isinstance(command, (Resume, RollBack, Stop)) else tr("Asked for {wish}")
+    return template.format(wish=wish(command))
 
 
 def setting(key: str) -> str:

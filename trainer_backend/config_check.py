@@ -238,7 +238,8 @@ def _wanted(kind: inspect.Type) -> str:
         case inspect.LiteralType():
             return f"It must be one of {', '.join(map(str, kind.values))}."
         case inspect.StrType() if examples:
-            return f"It must look like one of {', '.join(map(str, examples))}."
+            one_of = "one of " if len(examples) > 1 else ""
+            return f"It must look like {one_of}{', '.join(map(str, examples))}."
         case inspect.StrType():
             return "It must be text" + (
                 f" of at most {kind.max_length} characters." if kind.max_length else "."
@@ -262,8 +263,8 @@ def _wanted_list(item: inspect.Type) -> str:
 
 
 def _bounds(kind: inspect.IntType | inspect.FloatType) -> str:
-    low = kind.ge if kind.ge is not None else kind.gt
-    high = kind.le if kind.le is not None else kind.lt
+    low = _whole(kind.ge if kind.ge is not None else kind.gt)
+    high = _whole(kind.le if kind.le is not None else kind.lt)
     above = "" if kind.gt is None else "above "
     below = "" if kind.lt is None else "below "
     if low is not None and high is not None:
@@ -273,6 +274,11 @@ def _bounds(kind: inspect.IntType | inspect.FloatType) -> str:
     if low is not None:
         return f" {above or 'from '}{low:,}" + ("" if above else " up")
     return f" {below or 'up to '}{high:,}" if high is not None else ""
+
+
+def _whole(bound: float | None) -> float | None:
+    """1000000.0 is shown as 1,000,000."""
+    return int(bound) if isinstance(bound, float) and bound.is_integer() else bound
 
 
 def show(value: Any) -> str:  # noqa: ANN401 - plain data
@@ -297,6 +303,19 @@ def _not_one_of(path: str, value: Any, known: list[str]) -> str:  # noqa: ANN401
 # --------------------------------------------------------------------- rules across keys
 
 
+ONE_OF: Final = (
+    ("run.epochs", "run.max_samples", "run.max_optimizer_steps"),
+    ("accumulation.gradient_accumulation_steps", "accumulation.effective_batch_size"),
+    ("checkpoint.every_minutes", "checkpoint.every_samples"),
+)
+"""Keys that say the same thing in different units: a recipe gives at most one of each row."""
+
+
+def alternatives(path: str) -> tuple[str, ...]:
+    """The keys that giving `path` takes the place of."""
+    return next((tuple(key for key in row if key != path) for row in ONE_OF if path in row), ())
+
+
 def _across(config: RunConfig) -> list[Problem]:
     steps = _steps(config)
     return [
@@ -309,7 +328,7 @@ def _across(config: RunConfig) -> list[Problem]:
 
 
 def _length(config: RunConfig) -> list[Problem]:
-    names = ("epochs", "max_samples", "max_optimizer_steps")
+    names = [path.partition(".")[2] for path in ONE_OF[0]]
     given = [name for name in names if getattr(config.run, name) is not None]
     if len(given) == 1:
         return []
@@ -319,7 +338,7 @@ def _length(config: RunConfig) -> list[Problem]:
             " run.max_optimizer_steps."
         )
         return [Problem("run.epochs", None, message)]
-    message = f"run.{' and run.'.join(given)} are both given. Keep one of them."
+    message = f"run.{' and run.'.join(given)} are given together. Keep one of them."
     return [Problem(f"run.{given[-1]}", getattr(config.run, given[-1]), message)]
 
 

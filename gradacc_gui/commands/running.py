@@ -8,7 +8,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -16,19 +16,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gradacc_gui.commands.looking import print_records
 from gradacc_gui.commands.ready import ready_interpreter
-from gradacc_gui.commands.steering import person, print_answer
+from gradacc_gui.commands.steering import print_answer
+from gradacc_gui.person import person
 from gradacc_gui.session.awake import Awake
 from gradacc_gui.session.following import POLL_S, Follower, ask, head
 from gradacc_gui.session.launch import Died, Launch, start
 from gradacc_gui.session.preparing import new_run
 from gradacc_gui.session.runs import RunState, summarise
 from gradacc_gui.session.stopping import Act, Ladder, Rung, perform
+from trainer_backend.config_check import alternatives
 from trainer_backend.errors import GradaccError, RunDirectoryError, UsageError
 from trainer_backend.protocol import CommandAccepted, CommandRefused, Resume, RunFailed
 from trainer_backend.recipe import parse_setting, read_document, recipe_from_document, set_value
 from trainer_backend.run_directory import RunDirectory, find_run
 
 if TYPE_CHECKING:
+    from tomlkit.toml_document import TOMLDocument
+
     from gradacc_gui.commands.progress import Progress
 
 SAYS: Final = {
@@ -43,14 +47,26 @@ def run(arguments: argparse.Namespace) -> int:
     """`gradacc run RECIPE`. Nothing is started and nothing written when anything is refused."""
     path = Path(arguments.recipe)
     document = read_document(path)
-    for setting in arguments.set:
-        key, value = parse_setting(setting)
-        # KEY= takes the key away, so that run.max_samples may take the place of the recipe's run.epochs.
-        set_value(document, key, None if value == "" and setting.endswith("=") else value)
+    apply_settings(document, arguments.set)
     recipe = recipe_from_document(document, folder=path.absolute().parent, where=str(path))
     interpreter = ready_interpreter(arguments)
     directory = new_run(recipe, path)
     return _follow_start(directory, lambda: start(directory, interpreter), arguments)
+
+
+def apply_settings(document: TOMLDocument, settings: Sequence[str]) -> None:
+    """Put KEY=VALUE pairs into a recipe; KEY= takes a key away. Raises UsageError.
+
+    A key takes the place of what the recipe says instead of it (`run.max_samples` that of `run.epochs`);
+    two such keys in `settings` stay both, and are refused when the recipe is checked.
+    """
+    asked = [(*parse_setting(text), text.endswith("=")) for text in settings]
+    for key, value, ends in asked:
+        gone = ends and value == ""
+        set_value(document, key, None if gone else value)
+        for other in () if gone else alternatives(key):
+            if all(other != also for also, _, _ in asked):
+                set_value(document, other, None)
 
 
 def resume(arguments: argparse.Namespace) -> int:

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import argparse
-import getpass
+import difflib
 import sys
 from typing import Any, Final
 
 from gradacc_gui import words
+from gradacc_gui.person import person
 from gradacc_gui.session.following import ask
 from gradacc_gui.session.runs import open_journal
 from trainer_backend.config import RunConfig
@@ -65,19 +66,13 @@ def stop(arguments: argparse.Namespace) -> int:
     return _ask(find_run(arguments.run), Stop(asked_by=person(), now=arguments.now), arguments)
 
 
-def person() -> str:
-    """Who asks, for the record."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # no entry in the user database
-        return "someone"
-
-
 def _checked(key: str, text: str) -> tuple[str, Any]:
     """The key's own name and the value in its type. Raises UsageError."""
     section, _, name = key.rpartition(".")
     if KEYS.get(name) is None or section not in ("", KEYS[name]):
-        message = f"{key} cannot be changed in a live run. These can: {', '.join(KEYS)}."
+        near = difflib.get_close_matches(name, KEYS, n=1)
+        hint = f"Did you mean {near[0]}? " if near and name not in KEYS else ""
+        message = f"{key} cannot be changed in a live run. {hint}These can: {', '.join(KEYS)}."
         raise UsageError(message)
     path = f"{KEYS[name]}.{name}"
     if name == "max_grad_norm" and text.strip().lower() in ("none", "off"):

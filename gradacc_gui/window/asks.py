@@ -110,7 +110,7 @@ def told(ask: Ask, *, effective: int | None = None) -> str:
     batch = "" if effective is None else tr(" · effective batch {count:,}").format(count=effective)
     match ask.answer:
         case "asked":
-            return tr("Asked for {wish}; waiting for the trainer").format(wish=wish)
+            return tr("{asked}; waiting for the trainer").format(asked=words.asked(ask.command))
         case "accepted":
             return tr("{wish} from step {step:,}").format(wish=_upper(wish), step=ask.step or 0) + batch
         case "done":

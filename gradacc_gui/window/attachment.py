@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import getpass
 import time
 import tomllib
 from typing import Final
 
 import msgspec
 
+from gradacc_gui.person import person
 from gradacc_gui.session.launch import Died, Launch
 from gradacc_gui.session.stopping import Act, Ladder, Rung, perform
 from gradacc_gui.store import RunState, RunStore
@@ -33,14 +33,6 @@ from trainer_backend.protocol import (
 from trainer_backend.run_directory import RunDirectory
 
 STOPPABLE: Final = (RunState.LOADING, RunState.RUNNING, RunState.PAUSED, RunState.STOPPING)
-
-
-def person() -> str:
-    """Who sits at this window, for the record."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):  # no such user in this system's lists
-        return "someone"
 
 
 class Attachment:

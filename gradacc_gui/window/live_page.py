@@ -175,7 +175,7 @@ class LivePage(QWidget):
         if run.problem:
             self.notices.problem.say(run.problem)
             return
-        text = tr("Asked for {wish}").format(wish=words.wish(command))
+        text = words.asked(command)
         if isinstance(command, SetAccumulation) and run.in_force.settings is not None:
             before = run.in_force.settings.accumulation_steps
             text = tr("Asked N {before} → {after}").format(before=count(before), after=count(command.steps))

@@ -295,3 +295,18 @@ def test_words_need_no_qt() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=BACKEND.parent
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_who_reads_is_called_you(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the fact as in the wish; anybody else by name."""
+    monkeypatch.setattr("gradacc_gui.words.person", lambda: "ada")
+    assert words.asker("ada") == "you"
+    assert words.asker("grace") == "grace"
+    assert words.asker("schedule") != "you"
+
+
+def test_what_was_asked_reads_as_a_sentence() -> None:
+    """A thing is asked for, a deed is asked."""
+    assert words.asked(Pause()) == "Asked for a pause"
+    assert words.asked(Resume()) == "Asked to go on"
+    assert words.asked(Stop(now=True)) == "Asked to stop now"

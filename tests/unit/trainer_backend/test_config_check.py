@@ -65,7 +65,7 @@ def test_an_unknown_name_gets_the_nearest_known_one(data: dict[str, Any], near: 
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ({"run": {"epochs": 1, "max_samples": 8}, "accumulation": STEPS}, "both given"),
+        ({"run": {"epochs": 1, "max_samples": 8}, "accumulation": STEPS}, "given together"),
         ({"run": {}, "accumulation": STEPS}, "how long to train"),
         ({"run": RUN, "accumulation": {}}, "gradient_accumulation_steps is missing"),
         ({"run": RUN, "accumulation": STEPS | {"effective_batch_size": 32}}, "both given"),

@@ -298,3 +298,23 @@ def test_a_file_that_is_there_is_not_written_over(tmp_path: Path, refused: Calla
 
     run = write_run(runs_folder(), Plan(steps=2))
     assert "not empty" in refused("export", run.id, "--output", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("typed", "near"), [("rum", "run"), ("resum", "resume"), ("verfy", "verify"), ("stopp", "stop")]
+)
+def test_a_mistyped_command_is_told_the_nearest(refused: Callable[..., str], typed: str, near: str) -> None:
+    """As a shell's own user would hope."""
+    assert f"did you mean {near}?" in refused(typed)
+
+
+def test_a_mistyped_setting_is_told_the_nearest(refused: Callable[..., str]) -> None:
+    """And which ones there are."""
+    run = write_run(runs_folder(), Plan(steps=2))
+    assert "Did you mean learning_rate? These can: " in refused("set", run.id, "learning_rat", "3")
+
+
+def test_lengths_that_are_both_asked_for_are_refused(refused: Callable[..., str], recipe: Path) -> None:
+    """Only what the recipe says gives way to what is asked."""
+    said = refused("run", str(recipe), "--set", "run.epochs=1", "--set", "run.max_samples=10")
+    assert "run.epochs and run.max_samples are given together" in said

@@ -14,7 +14,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from gradacc_gui.assets import asset
 from gradacc_gui.cli import main
+from gradacc_gui.commands.running import apply_settings
 from gradacc_gui.session.launch import start
 from gradacc_gui.session.stopping import Act, perform
 from tests.support import stand_in
@@ -34,6 +36,7 @@ from trainer_backend.protocol import (
     SetMicroBatchSize,
     Stop,
 )
+from trainer_backend.recipe import read_document, recipe_from_document
 from trainer_backend.run_directory import RunDirectory, runs_folder
 
 
@@ -333,3 +336,23 @@ def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str], comma
         main([command, "--help"])
     assert end.value.code == 0
     assert f"usage: gradacc {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("setting", "gone"),
+    [
+        ("run.max_optimizer_steps=20", "run.epochs"),
+        ("run.max_samples=640", "run.epochs"),
+        ("accumulation.effective_batch_size=64", "accumulation.gradient_accumulation_steps"),
+        ("checkpoint.every_samples=100", "checkpoint.every_minutes"),
+    ],
+)
+def test_a_setting_takes_the_place_of_what_the_recipe_says_instead(setting: str, gone: str) -> None:
+    """Who asks for 20 steps of a recipe of one epoch need not know that it says epochs."""
+    path = asset("recipes/stdlib-gpt.toml")
+    document = read_document(path)
+    apply_settings(document, [setting])
+    config = recipe_from_document(document, folder=path.parent).config
+    section, _, name = gone.partition(".")
+    assert getattr(getattr(config, section), name) is None
+    assert name not in document[section]
