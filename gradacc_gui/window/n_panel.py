@@ -118,9 +118,10 @@ class NPanel(Panel):
         if asked_for != self._asked_for:
             self._asked_for = asked_for
             self._refresh()
-        self.answer.setVisible(ask is not None)
+        shown = ask is not None and not self._is_past(ask)
+        self.answer.setVisible(shown)
         self._show_hint()
-        if ask is None:
+        if ask is None or not shown:
             return
         role = {"asked": "pending", "accepted": "pending", "done": "answered", "refused": "refused"}[
             ask.answer
@@ -130,6 +131,11 @@ class NPanel(Panel):
         if steps is not None and self._settings is not None:
             effective = self._settings.micro_batch_size * self._settings.world_size * steps
         put(self.answer, told(ask, effective=effective if ask.answer != "refused" else None))
+
+    def _is_past(self, ask: Ask) -> bool:
+        """Whether N is another by now: a kept effective batch, a schedule or another window changed it."""
+        now = self._settings.accumulation_steps if self._settings is not None else None
+        return ask.answer == "done" and now is not None and now != _steps_of(ask)
 
     # ------------------------------------------------------------------ what is typed
 

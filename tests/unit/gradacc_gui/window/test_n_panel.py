@@ -118,6 +118,8 @@ def test_the_answer_is_pending_until_the_fact_comes(panel: NPanel) -> None:
     ask = Ask(command=SetAccumulation(steps=16))
     roles = []
     for answer in ("asked", "accepted", "done", "refused"):
+        if answer == "done":
+            panel.set_settings(msgspec.structs.replace(SETTINGS, accumulation_steps=16), live=True)
         panel.show_ask(msgspec.structs.replace(ask, answer=answer, step=125))
         roles.append(panel.answer.property("role"))
     assert roles == ["pending", "pending", "answered", "refused"]
@@ -150,3 +152,15 @@ def test_a_pending_answer_has_air_around_its_words(qtbot: QtBot, panel: NPanel) 
     panel.show_ask(Ask(command=SetAccumulation(steps=16)))
     QApplication.processEvents()
     assert panel.answer.height() >= panel.answer.fontMetrics().height() + 12
+
+
+def test_an_answer_that_holds_no_longer_is_taken_away(panel: NPanel) -> None:
+    """A kept effective batch made N 16: "N = 8 since step 28" would be untrue."""
+    ask = Ask(command=SetAccumulation(steps=8, asked_by="ada"), answer="done", step=28)
+    panel.show_ask(ask)
+    assert panel.answer.isVisible()
+    panel.set_settings(
+        msgspec.structs.replace(SETTINGS, accumulation_steps=16, micro_batch_size=4), live=True
+    )
+    panel.show_ask(ask)
+    assert not panel.answer.isVisible()
