@@ -268,12 +268,13 @@ class ChartView(PointedView):
         metrics = QFontMetricsF(self._font)
         taken = float("inf")
         painter.setPen(colour)
-        for index in reversed(kept):
+        for place, index in reversed(list(enumerate(kept))):
             width = metrics.horizontalAdvance(inside[index].text)
             left = pixels[index] + 5
             if left + width > min(taken, first.rect.right() + RIGHT_PX - 2):
                 left = pixels[index] - 5 - width
-                if left + width > taken or left < first.rect.left():
+                line = pixels[kept[place - 1]] if place else first.rect.left() - LABEL_GAP_PX
+                if left + width > taken or left < line + LABEL_GAP_PX:  # the older line would cross it
                     continue
             box = QRectF(left, first.rect.top() - LABEL_STRIP_PX, width + 2, LABEL_STRIP_PX - 2)
             painter.drawText(box, Qt.AlignmentFlag.AlignVCenter, inside[index].text)

@@ -101,4 +101,4 @@ def _sentence(config: RunConfig | None, samples_an_epoch: int | None) -> str:
     elif config.run.epochs is not None:
         words = tr("1 epoch") if config.run.epochs == 1 else tr("{count:,} epochs")
         parts.append(words.format(count=config.run.epochs))
-    return " · ".join(parts)
+    return "\u00a0· ".join(part.replace(" ", "\u00a0") for part in parts)  # lines break between facts
