@@ -50,7 +50,7 @@ def paired_ratio(ours: list[float], theirs: list[float]) -> float:
     return round(statistics.median([a / b for a, b in zip(ours, theirs, strict=True)]), 4)
 
 
-def border(rounds: int) -> dict[str, float]:
+def border(rounds: int) -> dict[str, float]:  # noqa: C901 - two ways and their clock, side by side
     """One window's end on 300 tensors, without forward and backward."""
     import torch
     from torch import nn
@@ -81,9 +81,11 @@ def border(rounds: int) -> dict[str, float]:
     def ours() -> Callable[[], None]:
         model = made()
         optimizer = make_optimizer("adamw", model.parameters(), learning_rate=1e-4)
-        engine = Accumulator(
-            model, optimizer, lambda m, x: LossTerm(sum(p.sum() for p in m), 8), max_grad_norm=1.0
-        )
+
+        def loss(model: nn.Module, _batch: torch.Tensor) -> LossTerm:
+            return LossTerm(torch.stack([parameter.sum() for parameter in model.parameters()]).sum(), 8)
+
+        engine = Accumulator(model, optimizer, loss, max_grad_norm=1.0)
         engine.window([torch.zeros(8)] * 8)
         feed = Feed([torch.zeros(8)] * 8, engine._reader, None)
         engine._start()
@@ -137,7 +139,11 @@ def norm_hooks(rounds: int) -> dict[str, float]:
     none = engine(0)
 
     def sixteen(window: Callable[[], None]) -> Callable[[], None]:
-        return lambda: [window() for _ in range(16)] and None  # type: ignore[func-returns-value]
+        def windows() -> None:
+            for _ in range(16):
+                window()
+
+        return windows
 
     taken = interleaved({"every": every, "none": none}, rounds, 4)
     blocks = interleaved({"default": sixteen(default), "none": sixteen(none)}, max(4, rounds // 8), 1)
@@ -162,7 +168,7 @@ def hooks_bytes() -> int:
     take = torch.linalg.vector_norm
 
     def watched(*args: Any, **options: Any) -> torch.Tensor:
-        norm = take(*args, **options)
+        norm: torch.Tensor = take(*args, **options)
         held.append(max(64, norm.untyped_storage().nbytes()))  # the allocator's own granularity
         return norm
 
@@ -214,28 +220,21 @@ def peak_memory(many: int) -> int:
     return int(done.stdout.split()[-1])
 
 
+def run_python(*arguments: str) -> int:
+    """Exit code of a Python in the project's folder."""
+    return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, check=False).returncode
+
+
 def resume_bitwise() -> bool:
     """The suite's resume tests, which compare weights bit for bit after kills."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "tests/integration/test_resume.py"],
-        cwd=ROOT,
-        capture_output=True,
-        check=False,
-    )
-    return done.returncode == 0
+    return run_python("-m", "pytest", "-q", "tests/integration/test_resume.py") == 0
 
 
 def verify_s() -> float | None:
     """Seconds of one certificate, as a person asks for it; None when it failed to run."""
-    recipe = ROOT / "assets" / "recipes" / "stdlib-gpt.toml"
     started = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "trainer_backend", "verify", str(recipe)],
-        cwd=ROOT,
-        capture_output=True,
-        check=False,
-    )
-    return round(time.perf_counter() - started, 1) if done.returncode == 0 else None
+    code = run_python("-m", "trainer_backend", "verify", str(ROOT / "assets" / "recipes" / "stdlib-gpt.toml"))
+    return round(time.perf_counter() - started, 1) if code == 0 else None
 
 
 def _ignore(_result: object) -> None:

@@ -27,7 +27,8 @@ class Block(nn.Module):
         )
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x_btc = x_btc + self.out(mixed.transpose(1, 2).reshape(b, t, c))
-        return x_btc + self.down(functional.gelu(self.up(self.second(x_btc))))
+        out: torch.Tensor = x_btc + self.down(functional.gelu(self.up(self.second(x_btc))))
+        return out
 
 
 class Blocks(nn.Module):

@@ -23,7 +23,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,7 @@ def as_they_are(batch: Any) -> Any:
 
 
 class Samples:
-    """Vectors and classes, in memory, read by whole micro-batches, by the trainer and by the raw loop alike."""
+    """Vectors and classes in memory, read by whole micro-batches, by the trainer as by the raw loop."""
 
     uses_randomness = False
 
@@ -114,7 +114,7 @@ def raw_loop(width: int, layers: int, size: int) -> Iterator[None]:
     index = 0
     while True:
         for x, y in loader:
-            (functional.cross_entropy(model(x), y) / STEPS).backward()
+            (functional.cross_entropy(model(x), y) / STEPS).backward()  # type: ignore[no-untyped-call]
             index += 1
             if index % STEPS == 0:
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -193,22 +193,26 @@ def measure(name: str, rounds: int, folder: Path) -> dict[str, Any]:
         "task": {"options": {"width": width, "layers": layers}},
         "accumulation": {"micro_batch_size": size, "gradient_accumulation_steps": STEPS},
         "optimizer": {
-            "name": "adamw", "learning_rate": 1e-4, "betas": [0.9, 0.95], "weight_decay": 0.1, "max_grad_norm": 1.0,
+            "name": "adamw",
+            "learning_rate": 1e-4,
+            "betas": [0.9, 0.95],
+            "weight_decay": 0.1,
+            "max_grad_norm": 1.0,
         },
-    }  # fmt: skip
+    }
     blocks = Blocks(width, layers, size, rounds)
-    cross: Callable[[Border], None] = Border.cross
+    cross = Border.cross
 
     def watched(border: Border) -> None:
         if not blocks.border():
             border._steering._stopping = "stop"
         cross(border)
 
-    Border.cross = watched  # type: ignore[method-assign]
+    setattr(Border, "cross", watched)  # noqa: B010 - for the while
     try:
         run_here(make_run(folder / name, recipe, module=module))
     finally:
-        Border.cross = cross  # type: ignore[method-assign]
+        setattr(Border, "cross", cross)  # noqa: B010 - as it was
     return blocks.result()
 
 

@@ -56,6 +56,7 @@ class SmallGPT(nn.Module):
         self.double()
 
     def forward(self, tokens_bt: torch.Tensor) -> torch.Tensor:
+        """Logits, (b, t, vocabulary)."""
         x_btc = self.embedding(tokens_bt) + self.place[: tokens_bt.shape[1]]
         for block in self.blocks:
             x_btc = block(x_btc)
@@ -73,10 +74,12 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x_btc: torch.Tensor) -> torch.Tensor:
+        """`x_btc` after attention and MLP."""
         q, k, v = self.qkv(self.first(x_btc)).chunk(3, -1)
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x_btc = x_btc + self.dropout(self.out(mixed))
-        return x_btc + self.down(functional.gelu(self.up(self.second(x_btc))))
+        out: torch.Tensor = x_btc + self.down(functional.gelu(self.up(self.second(x_btc))))
+        return out
 
 
 class NormedNet(nn.Module):
@@ -87,6 +90,7 @@ class NormedNet(nn.Module):
         self.net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3)).double()
 
     def forward(self, x_bf: torch.Tensor) -> torch.Tensor:
+        """Three numbers a row."""
         out: torch.Tensor = self.net(x_bf)
         return out
 
@@ -131,10 +135,12 @@ def large_batch_gradient(
 ) -> dict[str, torch.Tensor]:
     """The reference: one forward over everything, each term over its own denominator, one backward."""
     returned = terms()
-    listed = [returned] if isinstance(returned, LossTerm) else list(returned)
+    listed: list[LossTerm] = [returned] if isinstance(returned, LossTerm) else list(returned)
     loss = torch.stack([term.total / term.weight for term in listed if float(term.weight) > 0]).sum()
     parameters = dict(model.named_parameters())
-    gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+    gradients: tuple[torch.Tensor | None, ...] = torch.autograd.grad(
+        loss, list(parameters.values()), allow_unused=True
+    )
     return {
         name: torch.zeros_like(parameter) if gradient is None else gradient
         for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True)

@@ -36,7 +36,7 @@ def test_an_optimizer_inside_the_backward_is_told() -> None:
     model = nn.Linear(2, 2, dtype=torch.bfloat16)
     Accumulator(model, torch.optim.SGD(model.parameters(), 0.1), lambda m, x: LossTerm(m(x).sum(), 1))
     assert codes(model) == []
-    model.bias.register_post_accumulate_grad_hook(lambda p: None)
+    model.bias.register_post_accumulate_grad_hook(lambda _: None)  # type: ignore[no-untyped-call]
     assert codes(model) == ["optimizer-in-backward"]
 
 

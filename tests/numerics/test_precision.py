@@ -86,10 +86,6 @@ def test_fp16_skips_no_step_at_the_start(tokens: int) -> None:
     data = [(torch.randn(tokens, 8), torch.randint(16, (tokens,))) for _ in range(2)]
     results = [accumulator.window(data) for _ in range(3)]
     assert [result.skipped for result in results] == ["", "", ""]
-    exact = Accumulator(
-        nn.Linear(8, 16), torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1), lambda m, b: loss(m, b)
-    )
-    assert exact.state_dict()[1]["c"] is None
     assert accumulator.state_dict()[1]["c"] == 2.0 ** round(torch.tensor(float(tokens)).log2().item())
 
 
@@ -191,7 +187,7 @@ def test_the_one_pass_inside_the_fused_step_equals_three_passes(name: str, dtype
     plain = make_optimizer(name, twin.parameters(), learning_rate=0.1, weight_decay=0.1, momentum=0.9)  # type: ignore[arg-type]
     for _ in range(4):
         data = torch.randn(9, 5).to(dtype)
-        accumulator.window(data.split(4))
+        accumulator.window(torch.split(data, 4))
         gradients = large_batch_gradient(twin, lambda data=data: LossTerm(twin(data).square().sum(), 9))  # type: ignore[misc]
         norm = torch.cat([g.flatten() for g in gradients.values()]).norm()
         for parameter, gradient in zip(twin.parameters(), gradients.values(), strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from typing import Any
 
@@ -133,7 +134,7 @@ def _reference(
         many = len(batch.value)
         parts = 1 if ceiling is None or many <= ceiling else -(-many // ceiling)
         edges = [many * part // parts for part in range(parts + 1)]
-        for low, high in zip(edges, edges[1:], strict=False):
+        for low, high in itertools.pairwise(edges):
             value, weight = batch.value[low:high], batch.weight[low:high]
             if not bool(value.isnan().any()):
                 kept += zip(value.tolist(), weight.tolist(), strict=True)
@@ -185,7 +186,7 @@ def test_a_small_gpt_under_adamw_has_the_reference_gradient_in_every_window(
 @settings(max_examples=30)
 @given(window=lives, policy=st.sampled_from(["skip", "drop"]))
 def test_buffers_have_seen_each_applied_micro_batch_once(window: Life, policy: str) -> None:
-    """BatchNorm: gradient and running statistics are those of the micro-batches as they ran, and no others."""
+    """BatchNorm: its running statistics are those of the micro-batches as they ran, and no others."""
     torch.manual_seed(0)
     sizes = [size + 1 for size in window.sizes]  # one sample has no variance
     data = [torch.randn(size, 4).double() for size in sizes]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import json
 import multiprocessing
 import os
@@ -50,12 +50,15 @@ def on_both_ranks(case: str, folder: Path, **given: Any) -> list[dict[str, Any]]
 def _rank(rank: int, case: str, folder: str, given: dict[str, Any]) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
-    store = dist.FileStore(f"{folder}/store", RANKS)
+    store: Any = dist.FileStore(  # type: ignore[attr-defined]  # torch does not name it in __all__
+        f"{folder}/store", RANKS
+    )
     dist.init_process_group(
-        "gloo", rank=rank, world_size=RANKS, store=store, timeout=datetime.timedelta(seconds=60)
+        "gloo", rank=rank, world_size=RANKS, store=store, timeout=dt.timedelta(seconds=60)
     )
     try:
-        done = CASES[case](rank, **given)
+        run: Any = CASES[case]
+        done = run(rank, **given)
         Path(folder, f"{rank}.json").write_text(json.dumps(done))
     finally:
         dist.destroy_process_group()

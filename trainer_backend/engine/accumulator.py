@@ -12,8 +12,8 @@ them, is 1 here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, suppress
 from time import perf_counter
 from typing import Any, Literal, TypeAlias
 
@@ -21,15 +21,16 @@ import torch
 
 from trainer_backend.engine.batches import Count, Reader, Split, Weights
 from trainer_backend.engine.border import Border, clip_factor, is_usable
-from trainer_backend.engine.ema import WeightAverage
 from trainer_backend.engine.judge import Judge
 from trainer_backend.engine.late import Pending
+from trainer_backend.engine.micro_batches import Loss
 from trainer_backend.engine.norms import total_norm
 from trainer_backend.engine.optimizers import prepare_state
-from trainer_backend.engine.passes import Loss, Passes
-from trainer_backend.engine.precision import LossScaler, Masters, Precision, autocast
+from trainer_backend.engine.passes import Passes
+from trainer_backend.engine.precision import LossScaler, Precision, autocast
 from trainer_backend.engine.ranks import Ranks
 from trainer_backend.engine.sums import Sums
+from trainer_backend.engine.weights import Weights as SideWeights
 from trainer_backend.engine.window import Feed, NonFiniteError, WindowResult, WindowTotals
 from trainer_backend.errors import GradaccError
 from trainer_backend.protocol import Event, MicroBatchMeasured, NonFiniteSeen, OutOfMemoryRecovered
@@ -58,7 +59,7 @@ class Accumulator:
     window late: micro-batches and windows are told then, and `settle` tells the last (`late`).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a person may choose, by name
         self,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
@@ -103,13 +104,13 @@ class Accumulator:
         self._judge = Judge(limit=non_finite_limit)
         self._reader = Reader(count=count, weights=weights, split=split)
         self._scaler = LossScaler(self.device) if precision == "fp16" else None
-        self._masters = Masters(optimizer) if gradient_dtype == "fp32" else None
+        self._weights = SideWeights(model, optimizer, gradient_dtype=gradient_dtype, ema_decay=ema_decay)
         self._border = Border(optimizer, snapshot=snapshot_step, prepared=prepare_state(optimizer))
-        self._ema = None if ema_decay is None else WeightAverage(self._full_weights(), ema_decay)
         self._ranks = Ranks(process_group, self.device)
         self._passes = Passes(
             model, optimizer, loss, device=self.device, autocast=autocast(precision, self.device),
-            masters=self._masters, scaler=self._scaler, ranks=self._ranks, tell=on_micro_batch, own_gradients=own_gradients,
+            masters=self._weights.masters, scaler=self._scaler, ranks=self._ranks, tell=on_micro_batch,
+            own_gradients=own_gradients,
             late=self.device.type != "cpu" if late is None else late,
         )  # fmt: skip
         self._on_fact = on_fact
@@ -140,7 +141,7 @@ class Accumulator:
             self.step, self.samples_seen, self.tokens_seen = before
             raise
         finally:
-            self._passes.norms.detach()
+            self._passes.micro.norms.detach()
         result.duration_s = perf_counter() - started
         if result.known:
             self._tell_window(result)
@@ -170,7 +171,7 @@ class Accumulator:
         for fact in result.non_finite:
             self._say(fact)
         try:
-            self._passes.tell(pending.waiting, result.step)
+            self._passes.micro.tell(pending.waiting, result.step)
         finally:
             self._tell_window(result)
         self._judge.passed(result)
@@ -190,17 +191,19 @@ class Accumulator:
         try:
             facts: list[OutOfMemoryRecovered] = []
             sums = self._accumulate(feed, facts)
-            self._passes.come_home(sums)
+            self._passes.micro.come_home(sums)
             factor = self._normaliser(sums)
-            gathered = self._passes.gradients()
+            gathered = self._passes.micro.gradients()
             if gathered and factor != 1.0:
                 torch._foreach_mul_(gathered, factor)
-            gradients = {name: leaf.grad for name, leaf in self._named_leaves() if leaf.grad is not None}
+            gradients = {
+                name: leaf.grad for name, leaf in self._weights.named_leaves() if leaf.grad is not None
+            }
             norm = total_norm(gathered).item()
             result = self._result(feed, sums, norm if factor else None, "" if factor else "empty")
             result.out_of_memory = tuple(facts)
         finally:
-            self._passes.norms.detach()
+            self._passes.micro.norms.detach()
             self._passes.undo()
         return gradients, result
 
@@ -236,18 +239,18 @@ class Accumulator:
         self.settle()
         if self._stays_on_device(sums):
             return self._close_late(feed, sums, facts, before_step)
-        self._passes.come_home(sums)
+        self._passes.micro.come_home(sums)
         factor = self._normaliser(sums)
-        norm = total_norm(self._passes.gradients()).item() * factor
+        norm = total_norm(self._passes.micro.gradients()).item() * factor
         seen: tuple[NonFiniteSeen, ...] = ()
         skipped = "" if factor else "empty"
         if factor and not is_usable(norm, sums.loss()):
             skipped, seen = self._judged(feed, sums, norm)
             if skipped == "drop":
                 sums = self._accumulate(feed, facts)
-                self._passes.come_home(sums)
+                self._passes.micro.come_home(sums)
                 factor = self._normaliser(sums)
-                norm = total_norm(self._passes.gradients()).item() * factor
+                norm = total_norm(self._passes.micro.gradients()).item() * factor
                 skipped = "" if factor and is_usable(norm, sums.loss()) else "non-finite"
         self._count(feed, sums)
         if before_step is not None:
@@ -264,21 +267,21 @@ class Accumulator:
         return result
 
     def _stays_on_device(self, sums: Sums) -> bool:
-        """Whether this window can be closed without waiting: a skip needs no host, nor do fused optimizers."""
+        """Whether this window can be closed without waiting: fused optimizers skip by themselves."""
         alone = self._ranks.size == 1 and self.non_finite == "skip"
         return self._late and alone and self._border.fused and any(weight > 0 for weight in sums.weights)
 
     def _close_late(
         self, feed: Feed, sums: Sums, facts: list[OutOfMemoryRecovered], before_step: BeforeStep | None
     ) -> WindowResult:
-        """The same as `_close`, with every decision made on the device; its numbers come one window later."""
+        """As `_close`, with every decision made on the device; its numbers come one window later."""
         reference = self._normaliser(sums, with_scale=False)
-        gradients = self._passes.gradients()
+        gradients = self._passes.micro.gradients()
         one = torch.ones((), dtype=torch.float64, device=self.device)
         scale = one if self._scaler is None else self._scaler.scale.double()
         factor = reference / scale
         norm = total_norm(gradients).to(self.device).double() * factor
-        waiting, self._passes.waiting = self._passes.waiting, []
+        waiting, self._passes.micro.waiting = self._passes.micro.waiting, []
         totals = [
             total.double()
             for each in waiting
@@ -297,10 +300,7 @@ class Accumulator:
         self._pending = Pending(result, sums, waiting, norm, scale)
         if gradients:
             self._border.step_where(applied, gradients, factor)
-        if self._masters is not None:
-            self._masters.write_back()
-        if self._ema is not None:
-            self._ema.update_where(applied.float())
+        self._weights.after_update(applied)
         self._passes.snapshot.restore_buffers_where(~applied)
         if self._scaler is not None:
             self._scaler.update((~applied).float())
@@ -318,9 +318,12 @@ class Accumulator:
         for fact in seen:
             self._say(fact)
         if self.non_finite == "halt":
-            raise NonFiniteError(
+            message = (
                 f"{self._judge.sentence(seen)} in window {self.step + 1}; the policy is to halt. "
-                "Nothing of this window was applied.",
+                "Nothing of this window was applied."
+            )
+            raise NonFiniteError(
+                message,
                 code="non-finite-halt", seen=seen, result=None,
             )  # fmt: skip
         anyone = self._ranks.max([float(bool(culprits))])[0]
@@ -346,15 +349,12 @@ class Accumulator:
 
     def _update(self, norm: float, factor: float, sums: Sums) -> list[OutOfMemoryRecovered]:
         """Clip and scale in one pass, step, round masters back, average. Gives what had to be undone."""
-        gradients = self._passes.gradients()
+        gradients = self._passes.micro.gradients()
         recovered: list[OutOfMemoryRecovered] = []
         if gradients and self._border.step(gradients, factor * clip_factor(norm, self.max_grad_norm)):
             recovered.append(self._passes.recovery_of_step(sums))
             self._say(recovered[0])
-        if self._masters is not None:
-            self._masters.write_back()
-        if self._ema is not None:
-            self._ema.update()
+        self._weights.after_update()
         self.updates += 1
         return recovered
 
@@ -408,35 +408,22 @@ class Accumulator:
     @property
     def void_norms(self) -> int:
         """Micro-batches whose gradient norm was dropped because a hook fired twice for one parameter."""
-        return self._passes.norms.void
+        return self._passes.micro.norms.void
 
-    def _named_leaves(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        """Trainable parameters by name, or their fp32 masters."""
-        masters = {} if self._masters is None else self._masters.of
-        for name, parameter in self.model.named_parameters():
-            if parameter.requires_grad:
-                yield name, masters.get(parameter, parameter)
-
-    def _full_weights(self) -> dict[str, torch.Tensor]:
-        return {name: leaf.detach() for name, leaf in self._named_leaves()}
-
-    @contextmanager
-    def averaged(self) -> Iterator[None]:
-        """Inside, the model holds the averaged weights (when `ema_decay` is set): evaluate there."""
-        parameters = dict(self.model.named_parameters())
-        with nullcontext() if self._ema is None else self._ema.swapped_in(parameters):
-            yield
+    def averaged(self) -> AbstractContextManager[None]:
+        """Inside, the model holds the averaged weights (where `ema_decay` is set): evaluate there."""
+        return self._weights.averaged()
 
     @property
     def ema_decay(self) -> float | None:
         """Decay per update of the weights' average; may be set between windows where there is one."""
-        return None if self._ema is None else self._ema.decay
+        return None if self._weights.average is None else self._weights.average.decay
 
     @ema_decay.setter
     def ema_decay(self, decay: float) -> None:
-        if self._ema is None:
+        if self._weights.average is None:
             raise GradaccError("This run keeps no average of its weights, so its decay cannot be changed.")
-        self._ema.decay = decay
+        self._weights.average.decay = decay
 
     def state_dict(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """For a checkpoint: tensors by name (masters, average), and plain values that JSON can hold.
@@ -444,12 +431,6 @@ class Accumulator:
         The model and the optimizer (`optimizer_state`) are saved beside it.
         """
         self.settle()
-        tensors: dict[str, torch.Tensor] = {}
-        if self._masters is not None:
-            names = {parameter: name for name, parameter in self.model.named_parameters()}
-            tensors |= {f"master.{names[half]}": master.detach() for half, master in self._masters.of.items()}
-        if self._ema is not None:
-            tensors |= {f"ema.{name}": average for name, average in self._ema.tensors.items()}
         values: dict[str, Any] = {
             "step": self.step,
             "updates": self.updates,
@@ -462,23 +443,13 @@ class Accumulator:
             "non_finite_in_a_row": self._judge.in_a_row,
             "loss_scaler": None if self._scaler is None else self._scaler.values(),
         }
-        return tensors, values
+        return self._weights.tensors(), values
 
     def load_state_dict(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
         """Undo `state_dict`. Raises `GradaccError` when a tensor is missing or does not fit."""
         with suppress(NonFiniteError):  # what was wrong with the state that is left
             self.settle()
-        expected, _ = self.state_dict()
-        for name, tensor in expected.items():
-            if name not in tensors or tensors[name].shape != tensor.shape:
-                found = tuple(tensors[name].shape) if name in tensors else "missing"
-                raise GradaccError(
-                    f"The checkpoint does not fit the recipe: {name} is {found}, and "
-                    f"{tuple(tensor.shape)} is needed."
-                )
-        with torch.no_grad():
-            for name, tensor in expected.items():
-                tensor.copy_(tensors[name])
+        self._weights.load(tensors)
         self.step = values["step"]
         self.updates = values["updates"]
         self.samples_seen = values["samples_seen"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -115,27 +116,33 @@ def split(batch: Batch, parts: int) -> list[Batch]:
     """
     sizes = {name or "the batch": tensor.shape[0] for name, tensor in tensors_of(batch) if tensor.dim()}
     if not sizes:
-        raise GradaccError(
+        message = (
             f"A batch of type {type(batch).__name__} cannot be split: it holds no tensor with a first "
             "dimension. Give the task a method split(batch, parts) that returns a list of batches."
         )
+        raise GradaccError(message)
     total = next(iter(sizes.values()))
     odd = [f"{name} has {rows}" for name, rows in sizes.items() if rows != total]
     if odd:
-        raise GradaccError(
+        message = (
             f"A batch of {total} samples cannot be split: {odd[0]} rows. Give the task a method "
             "split(batch, parts) that returns a list of batches."
         )
+        raise GradaccError(message)
     edges = [total * part // parts for part in range(parts + 1)]
-    return [
-        _mapped(
-            batch,
-            lambda tensor, low=low, high=high: tensor[low:high] if tensor.dim() else tensor,
-            lambda rows, low=low, high=high: rows[low:high] if len(rows) == total else rows,
-        )
-        for low, high in zip(edges, edges[1:], strict=False)
-        if high > low
-    ]
+    return [_cut(batch, low, high, total) for low, high in itertools.pairwise(edges) if high > low]
+
+
+def _cut(batch: Batch, low: int, high: int, total: int) -> Batch:
+    """Samples `low` to `high` of `total`."""
+
+    def rows_of_tensor(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor[low:high] if tensor.dim() else tensor
+
+    def rows_of_values(rows: Any) -> Any:  # noqa: ANN401 - a list or tuple of plain values
+        return rows[low:high] if len(rows) == total else rows
+
+    return _mapped(batch, rows_of_tensor, rows_of_values)
 
 
 class Reader:
@@ -164,17 +171,19 @@ class Reader:
             return [piece]
         parts = list(self._split(piece.batch, -(-piece.samples // ceiling)))
         if len(parts) < 2:
-            raise GradaccError(
+            message = (
                 f"A micro-batch of {piece.samples} samples could not be split: split(batch, parts) "
                 f"returned {len(parts)} part(s). It must return at least two."
             )
+            raise GradaccError(message)
         pieces = [self.piece(part) for part in parts]
         if sum(part.samples for part in pieces) != piece.samples:
-            raise GradaccError(
+            message = (
                 f"A micro-batch of {piece.samples} samples was split into parts that hold "
                 f"{sum(part.samples for part in pieces)}: each sample must be in exactly one part. "
                 "Look at the task's split(batch, parts) and count(batch)."
             )
+            raise GradaccError(message)
         return list(_with_indices(pieces, piece.indices))
 
 

@@ -16,7 +16,7 @@ _SCALE_RANGE: Final = (1e-30, 1e30)
 """Where a reciprocal scale is a normal fp32 number with room on both sides."""
 
 
-class StepOutOfMemory(GradaccError):
+class StepOutOfMemory(GradaccError):  # noqa: N818 - as torch's OutOfMemoryError names the event
     """The optimizer ran out of memory half-way: parameters and state must come from a checkpoint."""
 
 
@@ -103,10 +103,11 @@ class Border:
         if self._stepped():
             return True
         self._restore(saved)
-        raise GradaccError(
+        message = (
             f"Out of memory in the optimizer's step on {device}, also one parameter at a time. The window "
             "was not applied. Use a fused optimizer, plain SGD, or a smaller model."
         )
+        raise GradaccError(message)
 
     def _stepped(self) -> bool:
         try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+
 import torch
 
 from trainer_backend.engine.terms import check_graph, check_names, check_weight, power_of_two_near
@@ -80,9 +81,8 @@ class Denominators:
         """Check a micro-batch's terms against earlier ones; fix c at the first weight."""
         if not self.names:
             if len(terms) > MAX_TERMS:
-                raise GradaccError(
-                    f"The loss returned {len(terms)} terms; at most {MAX_TERMS} can be told apart."
-                )
+                message = f"The loss returned {len(terms)} terms; at most {MAX_TERMS} can be told apart."
+                raise GradaccError(message)
             self.names = tuple(term.name for term in terms)
         elif len(terms) != len(self.names) or terms[0].name != self.names[0] or len(terms) > 1:
             check_names(self.names, terms)
@@ -113,10 +113,11 @@ class Denominators:
         for name, weight in zip(self.names, weights, strict=True):
             said = check_weight(name, counted.get(name, 0.0))
             if abs(weight - said) > _TOLERANCE * max(abs(weight), 1.0):
-                raise GradaccError(
+                message = (
                     f"weights(batch) counted {said:g} for loss term {name!r}, but loss() returned a weight "
                     f"of {weight:g} for the same batch. Both must be the term's denominator."
                 )
+                raise GradaccError(message)
 
     @property
     def reference(self) -> float | None:

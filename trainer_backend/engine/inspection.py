@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from trainer_backend.engine.batches import Split, size, split, to_device
-from trainer_backend.engine.passes import Loss
+from trainer_backend.engine.micro_batches import Loss
 from trainer_backend.engine.terms import read_terms
 from trainer_backend.errors import GradaccError
 from trainer_backend.protocol import Warned
 from trainer_backend.tasks import Batch, LossTerm
 
-_BATCH_NORM = torch.nn.modules.batchnorm._BatchNorm
+_BATCH_NORM = torch.nn.modules.batchnorm._BatchNorm  # noqa: SLF001 - the base of all of them
 
 
 def inspect_model(
@@ -83,7 +83,7 @@ def suggested_momentum(momentum: float | None, accumulation_steps: int) -> float
     """m' = 1 - (1 - m)^(1/N): N updates of the running statistics then weigh as one of the large batch."""
     if momentum is None:
         return None
-    return 1.0 - (1.0 - momentum) ** (1.0 / accumulation_steps)
+    return 1.0 - math.pow(1.0 - momentum, 1.0 / accumulation_steps)
 
 
 def _hooked(model: torch.nn.Module) -> Iterator[Warned]:

@@ -56,7 +56,7 @@ class Judge:
         )  # fmt: skip
 
     def facts_of(self, sums: Sums, *, step: int, norm: float) -> tuple[NonFiniteSeen, ...]:
-        """The same for a window that came home late: from its losses, else from the norms that were sampled."""
+        """The same for a window that came home late: from its losses, else from its sampled norms."""
         culprits = self.culprits_in_losses(sums) or [
             (row.index, "gradient", row.norm)
             for row in sums.rows
@@ -81,10 +81,13 @@ class Judge:
             return result
         if self.in_a_row < self._limit:
             return result
+        message = (
+            f"{self.sentence(result.non_finite)} in window {result.step}, and {self.in_a_row} windows in a "
+            "row had such a value: the model has probably diverged. Go back to the last good checkpoint, "
+            "with a lower learning rate."
+        )
         raise NonFiniteError(
-            f"{self.sentence(result.non_finite)} in window {result.step}, and {self.in_a_row} windows in a row "
-            "had such a value: the model has probably diverged. Go back to the last good checkpoint, with a "
-            "lower learning rate.",
+            message,
             code="non-finite-in-a-row",
             seen=result.non_finite,
             result=result,

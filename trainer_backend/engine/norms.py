@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+_norms_of = torch._foreach_norm  # noqa: SLF001 - torch's own clipping takes it; one call for all tensors
+
 
 def total_norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
     """L2 norm over all tensors, 0-d, in fp32 (fp64 where a gradient is fp64)."""
@@ -14,10 +16,11 @@ def total_norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
         return torch.zeros(())
     wide = [gradient for gradient in gradients if gradient.dtype == torch.float64]
     rest = [gradient for gradient in gradients if gradient.dtype != torch.float64] if wide else gradients
-    norms = list(torch._foreach_norm(rest, 2.0, torch.float32)) if rest else []
+    norms = list(_norms_of(list(rest), 2.0, torch.float32)) if rest else []
     if wide:
-        norms = [norm.double() for norm in norms] + list(torch._foreach_norm(wide, 2.0))
-    return torch.linalg.vector_norm(torch.stack(norms))
+        norms = [norm.double() for norm in norms] + list(_norms_of(wide, 2.0))
+    total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return total
 
 
 class MicroBatchNorms:
@@ -54,7 +57,7 @@ class MicroBatchNorms:
             return see
 
         self._handles = [
-            parameter.register_hook(hook_of(index))
+            parameter.register_hook(hook_of(index))  # type: ignore[no-untyped-call]
             for index, parameter in enumerate(parameters)
             if parameter.requires_grad
         ]

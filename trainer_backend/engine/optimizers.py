@@ -48,8 +48,8 @@ def make_optimizer(
     weight_decay: float = 0.0,
 ) -> torch.optim.Optimizer:
     """AdamW or SGD, fused where the device has it, else foreach. `weight_decay` is for groups without one."""
-    listed = list(groups)
-    first = listed[0]["params"][0] if isinstance(listed[0], dict) else listed[0]
+    listed: list[Any] = list(groups)
+    first: torch.Tensor = listed[0]["params"][0] if isinstance(listed[0], dict) else listed[0]
     fused = first.device.type in _FUSED_DEVICES
     how: dict[str, Any] = {"fused": True} if fused else {"foreach": True}
     match name:
@@ -114,7 +114,7 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[dict[str, torch.T
         for key, value in entries.items():
             target = tensors if isinstance(value, torch.Tensor) else plain
             target[f"state.{index}.{key}"] = value
-    groups = [{key: value for key, value in group.items()} for group in state["param_groups"]]
+    groups = [dict(group) for group in state["param_groups"]]
     return tensors, {"state": plain, "groups": groups}
 
 
@@ -134,7 +134,8 @@ def load_optimizer_state(
     try:
         optimizer.load_state_dict({"state": state, "param_groups": groups})
     except ValueError as error:
-        raise GradaccError(
+        message = (
             "The checkpoint's optimizer does not fit the recipe's: its parameter groups differ "
             f"({error}). Resume with the recipe that the run was started with."
-        ) from error
+        )
+        raise GradaccError(message) from error

@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Sequence
-from time import perf_counter
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import torch
 
-from trainer_backend.engine.batches import Piece, to_device
-from trainer_backend.engine.denominators import MAX_TERMS, Denominators, OwnBufferNeeded, OwnBuffers
-from trainer_backend.engine.late import Mark, Waiting, bring_home, mark, seconds_between
+from trainer_backend.engine.batches import Piece
+from trainer_backend.engine.denominators import MAX_TERMS, OwnBufferNeeded
 from trainer_backend.engine.memory import free, is_out_of_memory
-from trainer_backend.engine.norms import MicroBatchNorms, total_norm
+from trainer_backend.engine.micro_batches import Loss, MicroBatches, Tell
+from trainer_backend.engine.norms import total_norm
 from trainer_backend.engine.precision import LossScaler, Masters
 from trainer_backend.engine.ranks import Ranks
 from trainer_backend.engine.snapshot import Snapshot
-from trainer_backend.engine.sums import Row, Sums
-from trainer_backend.engine.terms import check_weight, host_weight, read_terms
+from trainer_backend.engine.sums import Sums
+from trainer_backend.engine.terms import check_weight
 from trainer_backend.engine.window import Feed
 from trainer_backend.errors import GradaccError
-from trainer_backend.protocol import MicroBatchMeasured, OutOfMemoryRecovered
-from trainer_backend.tasks import Batch, LossTerm
-
-Loss: TypeAlias = Callable[[torch.nn.Module, Batch], LossTerm | Iterable[LossTerm]]
-Phase: TypeAlias = Literal["data", "forward", "backward"]
-_run_backward = torch.autograd.Variable._execution_engine.run_backward
-"""What `Tensor.backward` calls after checks of the seed's shape that cost 15 µs a micro-batch."""
+from trainer_backend.protocol import OutOfMemoryRecovered
 
 Culprit: TypeAlias = tuple[int, Literal["loss", "gradient"], float]
 """Micro-batch in the window, what was not finite, and its value."""
@@ -37,7 +30,7 @@ Culprit: TypeAlias = tuple[int, Literal["loss", "gradient"], float]
 class Passes:
     """Runs micro-batches; what they add up to lies in the leaves' `.grad`, in buffers and in `Sums`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - handed on by name
         self,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
@@ -48,38 +41,24 @@ class Passes:
         masters: Masters | None,
         scaler: LossScaler | None,
         ranks: Ranks,
-        tell: Callable[[MicroBatchMeasured], None] | None,
+        tell: Tell | None,
         own_gradients: bool = False,
         late: bool = False,
     ) -> None:
-        self.denominators = Denominators(device)
-        self.own = OwnBuffers()
-        self.norms = MicroBatchNorms()
+        self.micro = MicroBatches(
+            model, loss, device=device, autocast=autocast, scaler=scaler, tell=tell,
+            own_gradients=own_gradients, late=late,
+        )  # fmt: skip
+        self.denominators = self.micro.denominators
         self.snapshot = Snapshot(model, device)
-        self.leaves: list[torch.nn.Parameter] = []
-        """What the optimizer updates: parameters, or their fp32 masters."""
         self._model = model
+        self._parameters = list(model.parameters())
         self._optimizer = optimizer
-        self._loss = loss
         self._device = device
-        self._on_host = device.type == "cpu"
-        self._autocast = autocast
         self._half_of = {} if masters is None else {master: half for half, master in masters.of.items()}
         self._scaler = scaler
         self._ranks = ranks
-        self._tell = tell
-        self._parameters = list(model.parameters())
-        self._own_gradients = own_gradients
-        self._late = late
-        self.waiting: list[Waiting] = []
-        """This window's micro-batches whose numbers are still on the device."""
-        self._plain = self._on_host and autocast is None
         self._step = 0
-        self._phase: Phase = "data"
-        self._told_samples = 0
-        self._first_norm = False
-        self._samples_before = 0
-        self._tokens_before = 0
 
     # ------------------------------------------------------------------ a window's start and end
 
@@ -87,15 +66,18 @@ class Passes:
         self, *, step: int, samples_seen: int, tokens_seen: int, sample_norms: bool, first_norm: bool
     ) -> None:
         """Window `step` begins: empty gradients, remember buffers and RNGs."""
-        self.leaves = [leaf for group in self._optimizer.param_groups for leaf in group["params"]]
+        self.micro.leaves = [leaf for group in self._optimizer.param_groups for leaf in group["params"]]
         self.clear()
         self._step = step
-        self._first_norm = first_norm
+        self.micro.start(step, samples_seen=samples_seen, tokens_seen=tokens_seen, first_norm=first_norm)
         self.snapshot.take()
-        self._told_samples = 0
-        self._samples_before, self._tokens_before = samples_seen, tokens_seen
         if sample_norms:
-            self.norms.attach([self._half_of.get(leaf, leaf) for leaf in self.leaves])
+            self.micro.norms.attach([self._half_of.get(leaf, leaf) for leaf in self.leaves])
+
+    @property
+    def leaves(self) -> list[torch.nn.Parameter]:
+        """What the optimizer updates: parameters, or their fp32 masters."""
+        return self.micro.leaves
 
     def clear(self) -> None:
         """No gradient is left anywhere: of the optimizer's parameters, or of others in the model."""
@@ -103,17 +85,13 @@ class Passes:
             leaf.grad = None
         for parameter in self._parameters:
             parameter.grad = None
-        self.own.clear()
+        self.micro.own.clear()
 
     def undo(self) -> None:
         """Back to the window's start, as if no micro-batch had run."""
         self.clear()
-        self.norms.forget()
+        self.micro.norms.forget()
         self.snapshot.restore()
-
-    def gradients(self) -> list[torch.Tensor]:
-        """What has gathered, of those leaves that got any."""
-        return [gradient for leaf in self.leaves if (gradient := leaf.grad) is not None]
 
     # -------------------------------------------------------------------------------- the passes
 
@@ -124,7 +102,7 @@ class Passes:
                 self._counted_ahead(feed), None if self._scaler is None else self._scaler.scale
             )
             sums = Sums(len(self.denominators.names))
-            self.waiting = []
+            self.micro.waiting = []
             failed = self._attempt(feed, sums)
             failed, ceiling = self._agreed(failed, feed, len(sums.rows))
             if failed is None:
@@ -142,24 +120,24 @@ class Passes:
         try:
             with self._not_synchronised():
                 while (piece := self._next(feed, len(sums.rows))) is not None:
-                    self._micro_batch(sums, piece)
+                    self.micro.run(sums, piece)
         except OwnBufferNeeded:
             return "own buffer"
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error) or self._phase == "data":
+            if not is_out_of_memory(error) or self.micro.phase == "data":
                 raise
-            return self._phase
+            return self.micro.phase
         return None
 
     def _not_synchronised(self) -> contextlib.AbstractContextManager[Any]:
         """Under DDP each rank's gradients stay its own until the border has agreed on the window."""
         if isinstance(self._model, torch.nn.parallel.DistributedDataParallel):
-            context: contextlib.AbstractContextManager[Any] = self._model.no_sync()  # type: ignore[no-untyped-call]
+            context: contextlib.AbstractContextManager[Any] = self._model.no_sync()
             return context
         return contextlib.nullcontext()
 
     def _next(self, feed: Feed, index: int) -> Piece | None:
-        self._phase = "data"
+        self.micro.phase = "data"
         return feed.at(index)
 
     def _counted_ahead(self, feed: Feed) -> list[float] | None:
@@ -183,172 +161,6 @@ class Passes:
             several = anyone > 0
         return sums if several else None
 
-    def _micro_batch(self, sums: Sums, piece: Piece) -> None:
-        """Forward and backward of one micro-batch. The usual case is kept short: it is what N repeats."""
-        started = mark(self._device) if self._late else perf_counter()
-        self._phase = "forward"
-        returned = self._loss(self._model, piece.batch) if self._plain else self._forward(piece)
-        if type(returned) is list and len(returned) == 1:
-            returned = returned[0]
-        seed = self.denominators.usual_seed(returned)
-        if seed is None:
-            self._any_terms(sums, piece, read_terms(returned), started)
-            return
-        weight = float(returned.weight)  # type: ignore[union-attr]  # a LossTerm has a seed
-        if piece.weights is not None:
-            self.denominators.check_counted((weight,), piece.weights)
-        self._phase = "backward"
-        _run_backward(
-            (returned.total,),  # type: ignore[union-attr]
-            (seed,),
-            False,
-            False,
-            (),
-            allow_unreachable=True,
-            accumulate_grad=True,
-        )
-        if self._late:
-            self._leave(sums, piece, [weight], [returned], started)  # type: ignore[list-item]
-            return
-        total = returned.total.item()  # type: ignore[union-attr]
-        norm = self._norm_of(weight, first=not sums.rows) if self._norms_wanted(sums) else None
-        sums.weights[0] += weight
-        sums.totals[0] += total
-        self._count(sums, piece, [weight], [total], norm, started)
-
-    def _forward(self, piece: Piece) -> LossTerm | Iterable[LossTerm]:
-        """The loss, on the device and in autocast."""
-        batch = piece.batch if self._on_host else to_device(piece.batch, self._device)
-        with self._autocast or contextlib.nullcontext():
-            return self._loss(self._model, batch)
-
-    def _any_terms(self, sums: Sums, piece: Piece, terms: tuple[LossTerm, ...], started: Mark) -> None:
-        """The rest of a micro-batch, for any terms and for the first of a run: all is checked."""
-        weights = [self._weight_of(term, piece) for term in terms]
-        self.denominators.accept(terms, weights)
-        if piece.weights is not None:
-            self.denominators.check_counted(weights, piece.weights)
-        self._phase = "backward"
-        self._backward(terms, weights)
-        if self._late:
-            self._leave(sums, piece, weights, terms, started)
-            return
-        totals = [term.total.item() for term in terms]
-        norm = self._norm_of(weights[0], first=not sums.rows) if self._norms_wanted(sums) else None
-        sums.add(weights, totals)
-        self._count(sums, piece, weights, totals, norm, started)
-
-    def _own_first(self, sums: Sums) -> None:
-        """A recorded graph writes over the gradients it gave autograd: keep copies of the window's first."""
-        if self._own_gradients and not sums.rows:
-            for leaf in self.leaves:
-                leaf.grad = None if leaf.grad is None else leaf.grad.clone()
-
-    def _norms_wanted(self, sums: Sums) -> bool:
-        return self.norms.active or (self._first_norm and not sums.rows)
-
-    def _count(
-        self,
-        sums: Sums,
-        piece: Piece,
-        weights: list[float],
-        totals: list[float],
-        norm: float | None,
-        started: Mark,
-    ) -> None:
-        """Keep the micro-batch's numbers, and tell them unless a replay has run its samples again."""
-        self._own_first(sums)
-        row = self._row(sums, piece, weights, totals, norm)
-        if sums.samples > self._told_samples:
-            self._told_samples = sums.samples
-            if self._tell is not None:
-                self._tell(row.measured(self._step, perf_counter() - started))
-
-    def _row(
-        self, sums: Sums, piece: Piece, weights: list[float], totals: list[float], norm: float | None
-    ) -> Row:
-        if piece.tokens is None:
-            piece.tokens = int(weights[0])
-        sums.samples += piece.samples
-        sums.tokens += piece.tokens
-        row = Row(
-            len(sums.rows), piece, weights, totals, norm,
-            self._samples_before + sums.samples, self._tokens_before + sums.tokens,
-        )  # fmt: skip
-        sums.rows.append(row)
-        return row
-
-    # ---------------------------------------------------------------- numbers left on the device
-
-    @staticmethod
-    def _weight_of(term: LossTerm, piece: Piece) -> float:
-        """On the host; what was counted from the host's batch saves waiting for the device."""
-        on_device = isinstance(term.weight, torch.Tensor) and term.weight.device.type != "cpu"
-        if on_device and piece.weights is not None and term.name in piece.weights:
-            return check_weight(term.name, piece.weights[term.name])
-        return host_weight(term)
-
-    def _leave(
-        self, sums: Sums, piece: Piece, weights: list[float], terms: Sequence[LossTerm], started: Mark
-    ) -> None:
-        """Keep a micro-batch's totals and norm where they are; they are told one window later."""
-        self._own_first(sums)
-        norm, scale = None, 1.0
-        if self._norms_wanted(sums):
-            norm, scale = self._norm_on_device(weights[0], first=not sums.rows)
-        sums.add(weights, [0.0] * len(weights))
-        row = self._row(sums, piece, weights, [], norm=None)
-        waiting = Waiting(row, [term.total.detach() for term in terms], norm, scale)
-        waiting.began, waiting.ended = started, mark(self._device)
-        waiting.told = sums.samples <= self._told_samples
-        self._told_samples = max(self._told_samples, sums.samples)
-        self.waiting.append(waiting)
-
-    def come_home(self, sums: Sums) -> None:
-        """Wait for this window's numbers, and tell them."""
-        waiting, self.waiting = self.waiting, []
-        bring_home(sums, waiting, 1.0 if self._scaler is None else self._scaler.scale.item())
-        self.tell(waiting, self._step)
-
-    def tell(self, waiting: Sequence[Waiting], step: int) -> None:
-        """Tell micro-batches that have come home; all of them, before what a listener raised is raised."""
-        raised: BaseException | None = None
-        for each in waiting:
-            if each.told or self._tell is None:
-                continue
-            try:
-                self._tell(each.row.measured(step, seconds_between(each.began, each.ended)))
-            except BaseException as error:  # noqa: BLE001 - raised below; a stop must not lose the rest
-                raised = raised or error
-        if raised is not None:
-            raise raised
-
-    def _backward(self, terms: tuple[LossTerm, ...], weights: Sequence[float]) -> None:
-        own = self.denominators.backward(terms, weights)
-        for left, index in enumerate(own, start=1 - len(own)):
-            seed = self.denominators.seed(index, terms[index].total.dtype)
-            self.own.backward(index, terms[index], seed, self.leaves, retain_graph=left < 0)
-
-    def _norm_of(self, weight: float, *, first: bool) -> float | None:
-        """Norm of the gradient of this micro-batch's own mean; None when not sampled or without weight."""
-        norm, scale = self._norm_on_device(weight, first=first)
-        if norm is None:
-            return None
-        return norm.item() * scale / (1.0 if self._scaler is None else self._scaler.scale.item())
-
-    def _norm_on_device(self, weight: float, *, first: bool) -> tuple[torch.Tensor | None, float]:
-        """The same where it is, and what it is to be multiplied by (over the loss scale).
-
-        The first micro-batch's is free: `.grad` holds it alone.
-        """
-        if self.denominators.own or weight == 0.0:
-            self.norms.forget()
-            return None, 1.0
-        norm = self.norms.take() if self.norms.active else None
-        if norm is None and first and not self.norms.active:
-            norm = total_norm(self.gradients())
-        return norm, (self.denominators.c or 1.0) / weight
-
     # ------------------------------------------------------------------------- the window's border
 
     def merge_own(self, reference: float, weights: Sequence[float]) -> None:
@@ -357,12 +169,12 @@ class Passes:
             weight = weights[index] if index < len(weights) else 0.0
             if weight <= 0:
                 continue
-            for leaf, buffer in zip(self.leaves, self.own.of(index, self.leaves), strict=True):
+            for leaf, buffer in zip(self.leaves, self.micro.own.of(index, self.leaves), strict=True):
                 if buffer is None:
                     continue
                 buffer.mul_(reference / weight)
                 leaf.grad = buffer if leaf.grad is None else leaf.grad.add_(buffer)
-        self.own.clear()
+        self.micro.own.clear()
 
     def join(self, sums: Sums) -> None:
         """Add all ranks' weights, totals and gradients, under one c."""
@@ -381,7 +193,7 @@ class Passes:
         for leaf, gradient in zip(self.leaves, gathered, strict=True):
             leaf.grad = gradient
         for index in sorted(self.denominators.own):
-            self._add(self.own.of(index, self.leaves), rescale)
+            self._add(self.micro.own.of(index, self.leaves), rescale)
 
     def _add(self, gathered: list[torch.Tensor | None], rescale: float) -> None:
         """The sum over ranks, in place, after this rank's c is exchanged for the common one."""
@@ -413,11 +225,12 @@ class Passes:
     def _half(self, piece: Piece) -> int:
         """Samples a micro-batch may have after `piece` did not fit."""
         if piece.samples <= 1:
-            raise GradaccError(
+            message = (
                 f"Out of memory on {self._device} with a single sample in the micro-batch"
                 f"{_named(piece)}: it cannot be made smaller. Use shorter samples, activation "
                 "checkpointing, bf16, or a smaller model."
             )
+            raise GradaccError(message)
         return piece.samples // 2
 
     def _recovery(
@@ -454,24 +267,20 @@ class Passes:
         """Which micro-batches are not finite: each is run again alone. Leaves the window undone."""
         self.undo()
         found: list[Culprit] = []
-        told, self._told_samples = self._told_samples, 2**62
-        late, self._late = self._late, False
         for index, piece in enumerate(feed.pull_all()):
-            sums = Sums(len(self.denominators.names))
             with self._not_synchronised():
-                self._micro_batch(sums, piece)
-            row = sums.rows[0]
-            norm = total_norm(self.gradients()).item()
+                row = self.micro.alone(piece)
+            norm = total_norm(self.micro.gradients()).item()
             if not row.is_finite():
-                found.append((index, "loss", row.loss() or math.nan))
+                loss = row.loss()
+                found.append((index, "loss", math.nan if loss is None else loss))
             elif not math.isfinite(norm):
                 found.append((index, "gradient", norm))
             self.clear()
-        self._told_samples, self._late = told, late
         self.undo()
         return found
 
 
 def _named(piece: Piece) -> str:
-    """ " (sample 7)" where the loader told."""
+    """The first sample's number in brackets, where the loader told it."""
     return f" (sample {piece.indices[0]})" if piece.indices else ""

@@ -54,7 +54,7 @@ class Masters:
                 master.grad.add_(gradient)
 
         gather.of_engine = True  # type: ignore[attr-defined]  # inspect_model tells it from a user's hook
-        self._hooks.append(parameter.register_post_accumulate_grad_hook(gather))
+        self._hooks.append(parameter.register_post_accumulate_grad_hook(gather))  # type: ignore[no-untyped-call]
         return master
 
     def write_back(self) -> None:

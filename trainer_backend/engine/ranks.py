@@ -53,7 +53,7 @@ class Ranks:
             some = [gradient for index in indices if (gradient := gradients[index]) is not None]
             flat = torch.cat([gradient.reshape(-1) for gradient in some])
             dist.all_reduce(flat, op=dist.ReduceOp.SUM, group=self._group)
-            parts = flat.split([gradient.numel() for gradient in some])
+            parts = torch.split(flat, [gradient.numel() for gradient in some])
             torch._foreach_copy_(
                 some, [part.view_as(gradient) for part, gradient in zip(parts, some, strict=True)]
             )

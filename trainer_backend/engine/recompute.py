@@ -27,9 +27,8 @@ def checkpoint_modules(model: torch.nn.Module, names: Iterable[str]) -> list[str
         if not found:
             near = difflib.get_close_matches(name, modules, n=1) or list(modules)[:1]
             hint = f" The nearest name is {near[0]!r}." if near else ""
-            raise GradaccError(
-                f"task.activation_checkpointing names {name!r}, and the model has no such module.{hint}"
-            )
+            message = f"task.activation_checkpointing names {name!r}, and the model has no such module.{hint}"
+            raise GradaccError(message)
         chosen |= found
     for module in chosen.values():
         _recompute(module)
@@ -48,4 +47,4 @@ def _recompute(module: torch.nn.Module) -> None:
         return checkpoint(inner, *args, use_reentrant=False, **kwargs)
 
     forward.recomputes = True  # type: ignore[attr-defined]
-    module.forward = forward  # type: ignore[method-assign]
+    module.forward = forward

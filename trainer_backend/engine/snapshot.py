@@ -45,7 +45,7 @@ class Snapshot:
 
     def __init__(self, model: torch.nn.Module, device: torch.device) -> None:
         self._device = device
-        self._places = [module._buffers for module in model.modules()]
+        self._places = [module._buffers for module in model.modules()]  # noqa: SLF001 - where a forward assigns
         self._held: list[tuple[dict[str, torch.Tensor | None], str, torch.Tensor]] = []
         self._copies: list[torch.Tensor] = []
         self._torch_state: torch.Tensor | None = None

@@ -23,7 +23,7 @@ def auxiliary(value: torch.Tensor, like: LossTerm, name: str) -> LossTerm:
     return LossTerm(value * like.weight, like.weight, name, per_micro_batch=True)
 
 
-def read_terms(returned: LossTerm | Iterable[LossTerm]) -> tuple[LossTerm, ...]:
+def read_terms(returned: Any) -> tuple[LossTerm, ...]:  # noqa: ANN401 - the user's own, checked here
     """What `loss` returned, as checked terms. Raises `GradaccError` that names what is wrong."""
     if type(returned) is LossTerm:
         _check_total(returned)
@@ -34,42 +34,42 @@ def read_terms(returned: LossTerm | Iterable[LossTerm]) -> tuple[LossTerm, ...]:
             "sum of the element losses and what it is to be divided by, such as the number of samples."
         )
     if not isinstance(returned, Iterable):
-        raise GradaccError(
-            f"The loss returned {type(returned).__name__}; it must return a LossTerm or a list of them."
-        )
-    terms = tuple(returned)
+        message = f"The loss returned {type(returned).__name__}; it must return a LossTerm or a list of them."
+        raise GradaccError(message)
+    terms: tuple[Any, ...] = tuple(returned)
     for term in terms:
         if not isinstance(term, LossTerm):
-            raise GradaccError(
+            message = (
                 f"The loss returned a list with {type(term).__name__} in it; each entry must be a LossTerm."
             )
+            raise GradaccError(message)
         _check_total(term)
     names = [term.name for term in terms]
     if not terms or len(set(names)) != len(names):
-        raise GradaccError(
-            f"The loss returned terms named {names}: there must be at least one, and no name twice."
-        )
+        message = f"The loss returned terms named {names}: there must be at least one, and no name twice."
+        raise GradaccError(message)
     return terms
 
 
 def _check_total(term: LossTerm) -> None:
     """`total` is a 0-d fp32 or fp64 tensor."""
-    total = term.total
+    total: Any = term.total
     if not isinstance(total, torch.Tensor):
-        raise GradaccError(
-            f"The total of loss term {term.name!r} is {type(total).__name__}; it must be a 0-d tensor."
-        )
+        message = f"The total of loss term {term.name!r} is {type(total).__name__}; it must be a 0-d tensor."
+        raise GradaccError(message)
     if total.dim():
-        raise GradaccError(
+        message = (
             f"The total of loss term {term.name!r} has shape {tuple(total.shape)}; it must be 0-d: "
             "the sum over the elements (reduction='sum', or .sum())."
         )
+        raise GradaccError(message)
     if total.dtype not in _TOTALS:
-        raise GradaccError(
+        message = (
             f"The total of loss term {term.name!r} is {str(total.dtype).removeprefix('torch.')}: a sum of "
             "many losses overflows or rounds away in half precision. Sum in fp32, such as "
             "losses.float().sum()."
         )
+        raise GradaccError(message)
 
 
 def host_weight(term: LossTerm) -> float:
@@ -84,10 +84,11 @@ def host_weight(term: LossTerm) -> float:
 def check_weight_shape(name: str, weight: torch.Tensor) -> None:
     """A weight on the device is one number."""
     if weight.dim():
-        raise GradaccError(
+        message = (
             f"The weight of loss term {name!r} has shape {tuple(weight.shape)}; it must be a number or "
             "a 0-d tensor."
         )
+        raise GradaccError(message)
 
 
 def check_weight(name: str, weight: Any) -> float:  # noqa: ANN401 - the user's value, checked here
@@ -95,14 +96,14 @@ def check_weight(name: str, weight: Any) -> float:  # noqa: ANN401 - the user's 
     try:
         number = float(weight)
     except (TypeError, ValueError) as error:
-        raise GradaccError(
-            f"The weight of loss term {name!r} is {weight!r}; it must be a number or a 0-d tensor."
-        ) from error
+        message = f"The weight of loss term {name!r} is {weight!r}; it must be a number or a 0-d tensor."
+        raise GradaccError(message) from error
     if not math.isfinite(number) or number < 0:
-        raise GradaccError(
+        message = (
             f"The weight of loss term {name!r} is {number}; it must be finite and not negative "
             "(0 is a micro-batch without a valid element)."
         )
+        raise GradaccError(message)
     return number
 
 
@@ -110,19 +111,21 @@ def check_names(expected: tuple[str, ...], terms: tuple[LossTerm, ...]) -> None:
     """All micro-batches of a run bring the same terms in the same order."""
     names = tuple(term.name for term in terms)
     if names != expected:
-        raise GradaccError(
+        message = (
             f"The loss terms were {list(expected)} in earlier micro-batches and are {list(names)} now. "
             "Return the same names in the same order each time; a term that does not apply has weight 0."
         )
+        raise GradaccError(message)
 
 
 def check_graph(term: LossTerm) -> None:
     """A total with a weight must depend on a parameter."""
     if not term.total.requires_grad:
-        raise GradaccError(
+        message = (
             f"The total of loss term {term.name!r} does not depend on any trainable parameter, so it has "
             "no gradient. Look for .detach(), .item() or no_grad() on its way, or frozen parameters."
         )
+        raise GradaccError(message)
 
 
 def power_of_two_near(weight: float) -> float:

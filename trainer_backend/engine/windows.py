@@ -23,9 +23,8 @@ def windows(
     while True:
         many = steps() if callable(steps) else steps
         if many < 1:
-            raise GradaccError(
-                f"A window needs at least 1 micro-batch; gradient accumulation steps is {many}."
-            )
+            message = f"A window needs at least 1 micro-batch; gradient accumulation steps is {many}."
+            raise GradaccError(message)
         if tail == "drop":
             window = list(itertools.islice(source, many))
             if len(window) < many:

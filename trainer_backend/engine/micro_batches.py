@@ -1,0 +1,259 @@
+"""Forward and backward of one micro-batch, and its numbers. The usual case is short: it is what N repeats."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from time import perf_counter
+from typing import Any, Literal, TypeAlias
+
+import torch
+
+from trainer_backend.engine.batches import Piece, to_device
+from trainer_backend.engine.denominators import Denominators, OwnBuffers
+from trainer_backend.engine.late import Mark, Waiting, bring_home, mark, seconds_between
+from trainer_backend.engine.norms import MicroBatchNorms, total_norm
+from trainer_backend.engine.precision import LossScaler
+from trainer_backend.engine.sums import Row, Sums
+from trainer_backend.engine.terms import check_weight, host_weight, read_terms
+from trainer_backend.protocol import MicroBatchMeasured
+from trainer_backend.tasks import Batch, LossTerm
+
+Loss: TypeAlias = Callable[[torch.nn.Module, Batch], LossTerm | Iterable[LossTerm]]
+Phase: TypeAlias = Literal["data", "forward", "backward"]
+Tell: TypeAlias = Callable[[MicroBatchMeasured], None]
+
+_run_backward = torch.autograd.Variable._execution_engine.run_backward  # noqa: SLF001 - see below
+"""What `Tensor.backward` calls after checks of the seed's shape that cost 15 µs a micro-batch."""
+
+
+class MicroBatches:
+    """Runs micro-batches one by one; gradients gather in the leaves' `.grad` and in buffers of their own.
+
+    `tell` gets each one's numbers at once, or, where they stay on the device (`late`), when they are home.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        loss: Loss,
+        *,
+        device: torch.device,
+        autocast: contextlib.AbstractContextManager[Any] | None,
+        scaler: LossScaler | None,
+        tell: Tell | None,
+        own_gradients: bool,
+        late: bool,
+    ) -> None:
+        self.denominators = Denominators(device)
+        self.own = OwnBuffers()
+        self.norms = MicroBatchNorms()
+        self.leaves: list[torch.nn.Parameter] = []
+        """What the optimizer updates: parameters, or their fp32 masters."""
+        self.phase: Phase = "data"
+        """Where an error comes from, if one comes."""
+        self.waiting: list[Waiting] = []
+        """This window's micro-batches whose numbers are still on the device."""
+        self._model = model
+        self._loss = loss
+        self._device = device
+        self._on_host = device.type == "cpu"
+        self._autocast = autocast
+        self._plain = self._on_host and autocast is None
+        self._scaler = scaler
+        self._tell = tell
+        self._own_gradients = own_gradients
+        self._late = late
+        self._step = 0
+        self._told_samples = 0
+        self._first_norm = False
+        self._samples_before = 0
+        self._tokens_before = 0
+
+    def start(self, step: int, *, samples_seen: int, tokens_seen: int, first_norm: bool) -> None:
+        """Window `step` begins; nothing of it was told."""
+        self._step = step
+        self._first_norm = first_norm
+        self._told_samples = 0
+        self._samples_before, self._tokens_before = samples_seen, tokens_seen
+
+    def gradients(self) -> list[torch.Tensor]:
+        """What has gathered, of those leaves that got any."""
+        return [gradient for leaf in self.leaves if (gradient := leaf.grad) is not None]
+
+    def alone(self, piece: Piece) -> Row:
+        """Run one micro-batch for its own sake: waited for, told to nobody."""
+        told, late = self._told_samples, self._late
+        self._told_samples, self._late = 2**62, False
+        sums = Sums(len(self.denominators.names))
+        try:
+            self.run(sums, piece)
+        finally:
+            self._told_samples, self._late = told, late
+        return sums.rows[0]
+
+    def run(self, sums: Sums, piece: Piece) -> None:
+        """Forward and backward of one micro-batch. The usual case is kept short: it is what N repeats."""
+        started = mark(self._device) if self._late else perf_counter()
+        self.phase = "forward"
+        returned = self._loss(self._model, piece.batch) if self._plain else self._forward(piece)
+        if type(returned) is list and len(returned) == 1:
+            returned = returned[0]
+        seed = self.denominators.usual_seed(returned)
+        if seed is None:
+            self._any_terms(sums, piece, read_terms(returned), started)
+            return
+        weight = float(returned.weight)  # type: ignore[union-attr]  # a LossTerm has a seed
+        if piece.weights is not None:
+            self.denominators.check_counted((weight,), piece.weights)
+        self.phase = "backward"
+        _run_backward(
+            (returned.total,),  # type: ignore[union-attr]
+            (seed,),
+            False,
+            False,
+            (),
+            allow_unreachable=True,
+            accumulate_grad=True,
+        )
+        if self._late:
+            self._leave(sums, piece, [weight], [returned], started)  # type: ignore[list-item]
+            return
+        total = returned.total.item()  # type: ignore[union-attr]
+        norm = self._norm_of(weight, first=not sums.rows) if self._norms_wanted(sums) else None
+        sums.weights[0] += weight
+        sums.totals[0] += total
+        self._count(sums, piece, [weight], [total], norm, started)
+
+    def _forward(self, piece: Piece) -> LossTerm | Iterable[LossTerm]:
+        """The loss, on the device and in autocast."""
+        batch = piece.batch if self._on_host else to_device(piece.batch, self._device)
+        with self._autocast or contextlib.nullcontext():
+            return self._loss(self._model, batch)
+
+    def _any_terms(self, sums: Sums, piece: Piece, terms: tuple[LossTerm, ...], started: Mark) -> None:
+        """The rest of a micro-batch, for any terms and for the first of a run: all is checked."""
+        weights = [self._weight_of(term, piece) for term in terms]
+        self.denominators.accept(terms, weights)
+        if piece.weights is not None:
+            self.denominators.check_counted(weights, piece.weights)
+        self.phase = "backward"
+        self._backward(terms, weights)
+        if self._late:
+            self._leave(sums, piece, weights, terms, started)
+            return
+        totals = [term.total.item() for term in terms]
+        norm = self._norm_of(weights[0], first=not sums.rows) if self._norms_wanted(sums) else None
+        sums.add(weights, totals)
+        self._count(sums, piece, weights, totals, norm, started)
+
+    def _own_first(self, sums: Sums) -> None:
+        """A recorded graph writes over the gradients it gave autograd: keep copies of the window's first."""
+        if self._own_gradients and not sums.rows:
+            for leaf in self.leaves:
+                leaf.grad = None if leaf.grad is None else leaf.grad.clone()
+
+    def _norms_wanted(self, sums: Sums) -> bool:
+        return self.norms.active or (self._first_norm and not sums.rows)
+
+    def _count(
+        self,
+        sums: Sums,
+        piece: Piece,
+        weights: list[float],
+        totals: list[float],
+        norm: float | None,
+        started: Mark,
+    ) -> None:
+        """Keep the micro-batch's numbers, and tell them unless a replay has run its samples again."""
+        self._own_first(sums)
+        row = self._row(sums, piece, weights, totals, norm)
+        if sums.samples > self._told_samples:
+            self._told_samples = sums.samples
+            if self._tell is not None:
+                self._tell(row.measured(self._step, perf_counter() - started))
+
+    def _row(
+        self, sums: Sums, piece: Piece, weights: list[float], totals: list[float], norm: float | None
+    ) -> Row:
+        if piece.tokens is None:
+            piece.tokens = int(weights[0])
+        sums.samples += piece.samples
+        sums.tokens += piece.tokens
+        row = Row(
+            len(sums.rows), piece, weights, totals, norm,
+            self._samples_before + sums.samples, self._tokens_before + sums.tokens,
+        )  # fmt: skip
+        sums.rows.append(row)
+        return row
+
+    # ---------------------------------------------------------------- numbers left on the device
+
+    @staticmethod
+    def _weight_of(term: LossTerm, piece: Piece) -> float:
+        """On the host; what was counted from the host's batch saves waiting for the device."""
+        on_device = isinstance(term.weight, torch.Tensor) and term.weight.device.type != "cpu"
+        if on_device and piece.weights is not None and term.name in piece.weights:
+            return check_weight(term.name, piece.weights[term.name])
+        return host_weight(term)
+
+    def _leave(
+        self, sums: Sums, piece: Piece, weights: list[float], terms: Sequence[LossTerm], started: Mark
+    ) -> None:
+        """Keep a micro-batch's totals and norm where they are; they are told one window later."""
+        self._own_first(sums)
+        norm, scale = None, 1.0
+        if self._norms_wanted(sums):
+            norm, scale = self._norm_on_device(weights[0], first=not sums.rows)
+        sums.add(weights, [0.0] * len(weights))
+        row = self._row(sums, piece, weights, [], norm=None)
+        waiting = Waiting(row, [term.total.detach() for term in terms], norm, scale)
+        waiting.began, waiting.ended = started, mark(self._device)
+        waiting.told = sums.samples <= self._told_samples
+        self._told_samples = max(self._told_samples, sums.samples)
+        self.waiting.append(waiting)
+
+    def come_home(self, sums: Sums) -> None:
+        """Wait for this window's numbers, and tell them."""
+        waiting, self.waiting = self.waiting, []
+        bring_home(sums, waiting, 1.0 if self._scaler is None else self._scaler.scale.item())
+        self.tell(waiting, self._step)
+
+    def tell(self, waiting: Sequence[Waiting], step: int) -> None:
+        """Tell micro-batches that have come home; all of them, before what a listener raised is raised."""
+        raised: BaseException | None = None
+        for each in waiting:
+            if each.told or self._tell is None:
+                continue
+            try:
+                self._tell(each.row.measured(step, seconds_between(each.began, each.ended)))
+            except BaseException as error:  # noqa: BLE001 - raised below; a stop must not lose the rest
+                raised = raised or error
+        if raised is not None:
+            raise raised
+
+    def _backward(self, terms: tuple[LossTerm, ...], weights: Sequence[float]) -> None:
+        own = self.denominators.backward(terms, weights)
+        for left, index in enumerate(own, start=1 - len(own)):
+            seed = self.denominators.seed(index, terms[index].total.dtype)
+            self.own.backward(index, terms[index], seed, self.leaves, retain_graph=left < 0)
+
+    def _norm_of(self, weight: float, *, first: bool) -> float | None:
+        """Norm of the gradient of this micro-batch's own mean; None when not sampled or without weight."""
+        norm, scale = self._norm_on_device(weight, first=first)
+        if norm is None:
+            return None
+        return norm.item() * scale / (1.0 if self._scaler is None else self._scaler.scale.item())
+
+    def _norm_on_device(self, weight: float, *, first: bool) -> tuple[torch.Tensor | None, float]:
+        """The same where it is, and what it is to be multiplied by (over the loss scale).
+
+        The first micro-batch's is free: `.grad` holds it alone.
+        """
+        if self.denominators.own or weight == 0.0:
+            self.norms.forget()
+            return None, 1.0
+        norm = self.norms.take() if self.norms.active else None
+        if norm is None and first and not self.norms.active:
+            norm = total_norm(self.gradients())
+        return norm, (self.denominators.c or 1.0) / weight

@@ -1,0 +1,82 @@
+"""The weights beside the model's own: fp32 masters of half parameters, and an average."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import torch
+
+from trainer_backend.engine.ema import WeightAverage
+from trainer_backend.engine.precision import Masters
+from trainer_backend.errors import GradaccError
+
+
+class Weights:
+    """Masters (unless gradients are to be kept in the parameters' own type) and average (where asked)."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        gradient_dtype: Literal["fp32", "parameter"],
+        ema_decay: float | None,
+    ) -> None:
+        self._model = model
+        self.masters = Masters(optimizer) if gradient_dtype == "fp32" else None
+        full = {name: leaf.detach() for name, leaf in self.named_leaves()}
+        self.average = None if ema_decay is None else WeightAverage(full, ema_decay)
+
+    def named_leaves(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """Trainable parameters by name, or their fp32 masters."""
+        masters = {} if self.masters is None else self.masters.of
+        for name, parameter in self._model.named_parameters():
+            if parameter.requires_grad:
+                yield name, masters.get(parameter, parameter)
+
+    def after_update(self, applied: torch.Tensor | None = None) -> None:
+        """Round masters back, move the average; `applied` (0-d bool) is not waited for."""
+        if self.masters is not None:
+            self.masters.write_back()
+        if self.average is None:
+            return
+        if applied is None:
+            self.average.update()
+        else:
+            self.average.update_where(applied.float())
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Inside, the model holds the average, where there is one."""
+        if self.average is None:
+            yield
+            return
+        with self.average.swapped_in(dict(self._model.named_parameters())):
+            yield
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """For a checkpoint: "master.<name>" and "ema.<name>"."""
+        tensors: dict[str, torch.Tensor] = {}
+        if self.masters is not None:
+            names = {parameter: name for name, parameter in self._model.named_parameters()}
+            tensors |= {f"master.{names[half]}": master.detach() for half, master in self.masters.of.items()}
+        if self.average is not None:
+            tensors |= {f"ema.{name}": average for name, average in self.average.tensors.items()}
+        return tensors
+
+    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Undo `tensors`. Raises `GradaccError` when one is missing or does not fit; then nothing changed."""
+        expected = self.tensors()
+        for name, tensor in expected.items():
+            if name not in tensors or tensors[name].shape != tensor.shape:
+                found = tuple(tensors[name].shape) if name in tensors else "missing"
+                message = (
+                    f"The checkpoint does not fit the recipe: {name} is {found}, and "
+                    f"{tuple(tensor.shape)} is needed."
+                )
+                raise GradaccError(message)
+        with torch.no_grad():
+            for name, tensor in expected.items():
+                tensor.copy_(tensors[name])
