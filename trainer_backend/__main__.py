@@ -94,6 +94,9 @@ def _with_settings(recipe: Recipe, settings: list[str], where: str) -> Recipe:
 if __name__ == "__main__":
     if sys.stderr is not None:
         faulthandler.enable()
+    from trainer_backend.trainer.streams import forgive_full_disk
+
+    forgive_full_disk()
     code = main()
     from trainer_backend.trainer.lifecycle import exit_soon
 
