@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
-import msgspec.inspect as inspect
+from msgspec import inspect
 
 from trainer_backend.config import KINDS, RunConfig, Section
 
@@ -42,40 +42,41 @@ def check(data: Mapping[str, Any]) -> RunConfig | list[Problem]:
     problems = _take_version(tables)
     if problems:
         return problems
-    task = tables.get("task", {"kind": "language-model"})
+    for name in ("task", "data"):  # left out, they are still to be checked for what they must have
+        tables.setdefault(name, {})
+    task = tables["task"]
     kind_name = task.get("kind", "language-model") if isinstance(task, Mapping) else None
     kind = KINDS.get(kind_name) if isinstance(kind_name, str) else None
     if isinstance(task, Mapping) and kind is None:
         problems.append(Problem("task.kind", kind_name, _not_one_of("task.kind", kind_name, list(KINDS))))
-    known: dict[str, type[Section] | None] = section_types(kind_name if kind else None)
+    known = section_types(kind_name if kind else None)
     sections: dict[str, Section] = {}
     for name, table in tables.items():
-        if name not in known:
-            problems.append(Problem(name, table, _unknown(name, name, [*known, "recipe_version"])))
-            continue
-        section = known[name]
-        if not isinstance(table, Mapping):
-            message = f"{name} = {show(table)} is not a table. Write [{name}] and its keys below it."
-            problems.append(Problem(name, table, message))
-            continue
-        if section is None:  # the kind is not known, which has been said
-            continue
-        checked = check_section(name, table, section)
+        checked = _check_table(name, table, known)
         if isinstance(checked, Section):
             sections[name] = checked
         else:
             problems += checked
-    for name in ("task", "data"):
-        if name not in tables and (section := known[name]) is not None:
-            checked = check_section(name, {}, section)
-            if isinstance(checked, Section):
-                sections[name] = checked
-            else:
-                problems += checked
     if problems:
         return problems
     config = RunConfig(**sections)  # type: ignore[arg-type]  # by name, each of its own section
     return _across(config) or config
+
+
+def _check_table(
+    name: str,
+    table: Any,  # noqa: ANN401 - plain data
+    known: dict[str, type[Section] | None],
+) -> Section | list[Problem]:
+    """Check what stands under one name at the top of a recipe."""
+    if name not in known:
+        return [Problem(name, table, _unknown(name, name, [*known, "recipe_version"]))]
+    if not isinstance(table, Mapping):
+        message = f"{name} = {show(table)} is not a table. Write [{name}] and its keys below it."
+        return [Problem(name, table, message)]
+    section = known[name]
+    # Without a section the kind is not known, which is said of the kind itself.
+    return [] if section is None else check_section(name, table, section)
 
 
 def _take_version(tables: dict[str, Any]) -> list[Problem]:
@@ -202,7 +203,7 @@ def bare(kind: inspect.Type) -> inspect.Type:
     while True:
         if isinstance(kind, inspect.Metadata):
             kind = kind.type
-        elif isinstance(kind, inspect.UnionType) and len(kind.types) == 2:  # noqa: PLR2004 - X | None
+        elif isinstance(kind, inspect.UnionType) and len(kind.types) == 2:
             others = [part for part in kind.types if not isinstance(part, inspect.NoneType)]
             if len(others) != 1:
                 return kind
