@@ -3,6 +3,7 @@
 # ruff: noqa: S608 - names of tables and columns come from our own types, values are bound
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -183,11 +184,11 @@ class JournalReader:
             return []
         return self.select(f"{self._kinds[kind]} WHERE seq>=? AND seq<=? ORDER BY seq", (first, last))
 
-    def newest(self, kind: type[Event]) -> tuple[Any, ...] | None:
-        """The newest row of one measurement."""
+    def newest(self, kind: type[Event], *, before: float = math.inf) -> tuple[Any, ...] | None:
+        """The newest row of one measurement, among those before number `before`."""
         if not self._is_ready() or kind not in self._kinds:
             return None
-        found = self.select(f"{self._kinds[kind]} ORDER BY seq DESC LIMIT 1")
+        found = self.select(f"{self._kinds[kind]} WHERE seq<? ORDER BY seq DESC LIMIT 1", (before,))
         return found[0] if found else None
 
     def read_rollup(

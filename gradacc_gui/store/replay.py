@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from gradacc_gui.store.markers import AttemptBegin, LostRange, Markers, NChange,
 from trainer_backend.journal import JournalReader
 from trainer_backend.protocol import (
     AccumulationChanged,
+    Event,
     MeasurementsLost,
     Paused,
     Record,
@@ -190,13 +192,24 @@ class Replay:
         return found
 
     def _row_before(self, seq: int) -> tuple[float, ...] | None:
-        """The newest visible micro-batch before row `seq`."""
+        """Some columns of the newest visible micro-batch before row `seq`."""
+        return self._visible_before(
+            seq, lambda end: next(iter(self._reader.select(_ROW_BEFORE, (end,))), None)
+        )
+
+    def newest_before(self, kind: type[Event], seq: int) -> tuple[Any, ...] | None:
+        """The newest visible row of one measurement before row `seq`."""
+        return self._visible_before(seq, lambda end: self._reader.newest(kind, before=end))
+
+    def _visible_before(
+        self, seq: int, read: Callable[[int], tuple[Any, ...] | None]
+    ) -> tuple[Any, ...] | None:
+        """The newest row before `seq` that is not superseded; `read` gives the newest one at all."""
         while True:
             seq = next((first for first, last in self._hidden if first < seq <= last + 1), seq)
-            rows = self._reader.select(_ROW_BEFORE, (seq,))
-            if not rows:
+            row = read(seq)
+            if row is None:
                 return None
-            row = rows[0]
             if not any(first <= row[0] <= last for first, last in self._hidden):
                 return row
             seq = row[0] + 1

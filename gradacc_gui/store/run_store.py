@@ -199,8 +199,11 @@ class RunStore:
             self._apply_fact(record)
         self._add(blocks)
         for kind, rows in part.rows.items():
-            if rows[-1][0] == self._tracks[kind].last("seq"):  # not superseded within this slice
-                self.latest[kind] = event_of(kind, rows[-1])
+            newest: tuple[Any, ...] | None = rows[-1]
+            if rows[-1][0] != self._tracks[kind].last("seq"):  # superseded within this slice
+                newest = self._replay.newest_before(kind, rows[-1][0])
+            if newest is not None:
+                self.latest[kind] = event_of(kind, newest)
 
     def _add_before(self, blocks: dict[type[Event], Floats], seq: int) -> dict[type[Event], Floats]:
         ends = {kind: int(np.searchsorted(block[0], seq)) for kind, block in blocks.items()}
@@ -230,6 +233,9 @@ class RunStore:
         for kind, event in list(self.latest.items()):
             if getattr(event, "step", 0) > self._placer.position.steps:
                 del self.latest[kind]
+                row = self._replay.newest_before(kind, seq)
+                if row is not None:  # where the run stands again is told before it made its next step
+                    self.latest[kind] = event_of(kind, row)
         if any(len(history.past) for history in self._histories.values()) or self._overview is not None:
             self._overview = self._load_overview(until)
 

@@ -47,13 +47,15 @@ def button(
     made = IconButton(text, icon_name) if icon_name else QPushButton(text)
     if role:
         set_role(made, role)
+        if isinstance(made, IconButton):
+            made.set_icon(icon_name)
     if clicked is not None:
         made.clicked.connect(lambda _checked=False: clicked())
     return made
 
 
 class IconButton(QPushButton):
-    """A button whose SVG icon is drawn in the theme's text colour."""
+    """A button whose SVG icon is drawn in the colour of its word."""
 
     def __init__(self, text: str, icon_name: str) -> None:
         super().__init__(text)
@@ -65,7 +67,8 @@ class IconButton(QPushButton):
         """Show another icon."""
         self._icon_name = icon_name
         theme = current_theme()
-        self.setIcon(icon(icon_name, theme.text if self.isEnabled() else theme.muted, 16))
+        word = theme.on_accent if self.property("role") == "primary" else theme.text
+        self.setIcon(icon(icon_name, word if self.isEnabled() else theme.muted, 16))
 
     def changeEvent(self, event: QEvent) -> None:
         """Draw the icon anew in a new theme, or when enabled or disabled."""

@@ -114,8 +114,8 @@ class RunButtons(QWidget):
         self.resume.setVisible(state in RESUMABLE)
         paused = state == "paused"
         self.pause.setText(tr("Resume") if paused else tr("Pausing…") if state == "pausing" else tr("Pause"))
-        self.pause.set_icon("resume" if paused else "pause")
         set_role(self.pause, "primary" if paused else "")
+        self.pause.set_icon("resume" if paused else "pause")  # in the colour that the role gives
         self.pause.setEnabled(state in ("running", "paused"))
         self.checkpoint.setEnabled(state in ("running", "paused"))
         self.stop.setEnabled(live)

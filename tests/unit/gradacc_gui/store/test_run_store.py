@@ -249,6 +249,19 @@ def test_a_roll_back_hides_what_came_after_its_checkpoint(tmp_path: Path, opened
     assert 10 < len(steps) < 30
 
 
+def test_what_is_newest_after_a_roll_back_is_where_the_run_stands_again(tmp_path: Path, opened: Any) -> None:
+    """Also after a second one to the same step, and before any step was made again."""
+    plan = Plan(steps=30, n=2)
+    told = list(events(plan))
+    back = (told[-1][0], RolledBack(command_id=None, from_step=30, to_step=10, to_samples=160, to_tokens=1))
+    again = [pair for pair in told if 10 < getattr(pair[1], "step", 0) <= 15]
+    run = new_run(tmp_path, plan)
+    write(run, 1, [*told, back, *again, back])
+    store = opened(run)
+    assert store.latest[OptimizerStepMeasured].step == 10
+    assert (store.latest[MicroBatchMeasured].step, store.latest[MicroBatchMeasured].index) == (10, 1)
+
+
 def test_a_resume_under_another_n_is_marked(tmp_path: Path, opened: Any) -> None:
     """The curve changes there, so a line says why."""
     plan = Plan(steps=20, n=4)

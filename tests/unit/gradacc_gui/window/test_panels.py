@@ -13,10 +13,12 @@ from pytestqt.qtbot import QtBot
 
 from gradacc_gui.derive import memory_of
 from gradacc_gui.session.stopping import Rung
+from gradacc_gui.theme import current_theme
 from gradacc_gui.window import run_notices
 from gradacc_gui.window.decision_log import MOST_LINES, DecisionLog, Entry
 from gradacc_gui.window.header_state import STATE_WORDS, RunStateName
 from gradacc_gui.window.memory_panel import MemoryPanel
+from gradacc_gui.window.parts import button
 from gradacc_gui.window.run_buttons import RunButtons
 from gradacc_gui.words import Line
 from trainer_backend.protocol import (
@@ -103,7 +105,9 @@ def test_the_log_tells_facts_newest_first_and_leaves_answers_out(qtbot: QtBot, s
                 2,
                 1,
                 11.0,
-                AccumulationChanged(command_id="a", step=62, before=4, after=8, asked_by="ada", asked_at=9.0),
+                AccumulationChanged(
+                    command_id="a", step=62, before=4, after=8, asked_by="a colleague", asked_at=9.0
+                ),
             ),
             Record(
                 3,
@@ -117,7 +121,7 @@ def test_the_log_tells_facts_newest_first_and_leaves_answers_out(qtbot: QtBot, s
     )
     assert [entry.text for entry in log.model.entries()] == [
         "Checkpoint at step 100",
-        "N 4 → 8 at step 62 (ada)",
+        "N 4 → 8 at step 62 (a colleague)",
     ]
     assert not log.view.isHidden()
 
@@ -219,3 +223,13 @@ def test_a_full_disk_under_a_live_run_is_said_and_taken_back(
     monkeypatch.setattr(run_notices, "disk_problem", lambda _run: "")
     notices.show_state(run)
     assert notices.disk.isHidden()
+
+
+def test_an_icon_has_the_colour_of_its_word(qtbot: QtBot, styled: QApplication) -> None:
+    """White on the accent, as the word is; also when the role comes later."""
+    made = button("Resume", role="primary", icon_name="resume")
+    qtbot.addWidget(made)
+    image = made.icon().pixmap(16, 16).toImage()
+    opaque = [image.pixelColor(x, y) for x in range(image.width()) for y in range(image.height())]
+    (colour,) = {pixel.name() for pixel in opaque if pixel.alpha() == 255}
+    assert colour == current_theme().on_accent
