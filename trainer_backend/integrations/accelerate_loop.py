@@ -50,6 +50,7 @@ class AccelerateWatcher:
             rule=AnyBorder(),
             parent=parent,
         )
+        self.recorder.border()  # the first window's N is the accelerator's
 
     @property
     def stop_asked(self) -> bool:

@@ -102,6 +102,7 @@ class Remote:
                     )
                 )
                 self.steps = asked.steps
+            self._in_window = True  # its N is handed out: what is asked from here on is for the next
             return self.steps
 
     def end(self) -> None:
