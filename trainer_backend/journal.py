@@ -11,7 +11,9 @@ behind all that is: a reader never misses a row.
 
 from __future__ import annotations
 
+import bisect
 import math
+import operator
 import queue
 import sqlite3
 import sys
@@ -22,7 +24,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from trainer_backend.errors import RunDirectoryError
 from trainer_backend.journal_reader import JournalReader, Slice, newest_seq
@@ -32,12 +34,14 @@ from trainer_backend.journal_rows import (
     body_of,
     columns,
     insert,
+    insert_rollup,
     make_schema,
     numeric_fields,
     rollup_columns,
     rollup_from_level,
-    rollup_from_rows,
+    rollup_of,
     row_of,
+    rows_from,
     storable,
 )
 from trainer_backend.protocol import MEASUREMENTS, AnyEvent, Event, MeasurementsLost, Warned
@@ -58,6 +62,7 @@ LAST_TRY_S: Final = 3.0
 """How long `close` goes on trying."""
 
 _Held: TypeAlias = tuple[int, float, Event]
+_Rows: TypeAlias = dict[type[Event], list[tuple[Any, ...]]]
 _UNBINDABLE: Final = (sqlite3.ProgrammingError, sqlite3.InterfaceError, OverflowError, UnicodeError)
 """What SQLite says of a value that it cannot take; no fault of the disk's."""
 
@@ -92,7 +97,8 @@ class JournalWriter:
         self._connection = open_for_writing(path)
         self._seq = newest_seq(self._connection)
         # Buckets without a row leave no trace, so what is complete follows from the newest seq.
-        self._rolled = {level: (self._seq + 1) // FACTOR**level for level in range(1, LEVELS + 1)}
+        self._rolled = {level: (self._seq + 1) // FACTOR**level for level in range(2, LEVELS + 1)}
+        self._unrolled = self._rows_from((self._seq + 1) // FACTOR * FACTOR)
         self._thread = threading.Thread(target=self._run, name="gradacc-journal", daemon=True)
         self._thread.start()
 
@@ -166,18 +172,18 @@ class JournalWriter:
         waiters: list[threading.Event] = []
         open_ = True
         for entry in entries:
-            match entry:
-                case None:
-                    open_ = False
-                case threading.Event():
-                    waiters.append(entry)
-                case _:
-                    events.append(entry)
+            if isinstance(entry, tuple):
+                events.append(entry)
+            elif entry is None:
+                open_ = False
+            else:
+                waiters.append(entry)
         return events, waiters, open_
 
     def _append(self, batch: list[tuple[float, Event]]) -> None:
-        for at, event in batch:
-            self._hold(at, event)
+        self._held.extend((seq, at, event) for seq, (at, event) in enumerate(batch, self._seq + 1))
+        self._seq += len(batch)
+        self._measurements_held += sum(isinstance(event, MEASUREMENTS) for _, event in batch)
         if self._dropped:
             dropped, self._dropped = self._dropped, 0
             self._seq += dropped
@@ -218,7 +224,8 @@ class JournalWriter:
                 return
             self.disk_error = ""
             for _ in range(len(events) - len(self._rescued)):
-                self._measurements_held -= isinstance(self._held.popleft()[2], MEASUREMENTS)
+                self._held.popleft()
+            self._measurements_held -= sum(isinstance(event, MEASUREMENTS) for _, _, event in events)
             self._rescued.clear()
 
     def _write(self, events: list[_Held]) -> None:
@@ -229,11 +236,11 @@ class JournalWriter:
 
     def _transact(self, events: list[_Held], *, sane: bool) -> None:
         connection, attempt = self._connection, self._attempt
-        rows: dict[type[Event], list[tuple[object, ...]]] = {}
+        rows: _Rows = {kind: [] for kind in MEASUREMENTS}
         facts = []
         for seq, at, event in events:
             if isinstance(event, MEASUREMENTS):
-                rows.setdefault(type(event), []).append(row_of(seq, attempt, at, event))
+                rows[type(event)].append(row_of(seq, attempt, at, event))
             else:
                 facts.append((seq, attempt, at, type(event).__name__, body_of(event)))
         if sane:
@@ -241,31 +248,43 @@ class JournalWriter:
         connection.execute("BEGIN IMMEDIATE")
         try:
             for kind, entries in rows.items():
-                connection.executemany(insert(kind), entries)
+                if entries:
+                    insert(connection, kind, entries)
             connection.executemany("INSERT INTO facts VALUES (?,?,?,?,?)", facts)
-            rolled = self._roll_up(events[-1][0])
+            rolled, unrolled = self._roll_up(rows, events[-1][0])
             connection.execute("COMMIT")
         except BaseException:
             with suppress(sqlite3.Error):  # SQLite has rolled back by itself already, on a full disk
                 connection.execute("ROLLBACK")
             raise
-        self._rolled = rolled
+        self._rolled, self._unrolled = rolled, unrolled
 
-    def _roll_up(self, seq: int) -> dict[int, int]:
-        """Roll up every bucket that is complete at `seq`; gives the first bucket not yet rolled, by level."""
-        rolled = dict(self._rolled)
+    def _roll_up(self, rows: _Rows, seq: int) -> tuple[dict[int, int], _Rows]:
+        """Roll up every bucket that is complete at `seq`.
+
+        Gives the first bucket not yet rolled, by level, and the rows of the one that is not complete.
+        """
+        rolled, unrolled = dict(self._rolled), {}
         complete = (seq + 1) // FACTOR
-        for level in range(1, LEVELS + 1):
+        for kind in MEASUREMENTS:
+            found = self._unrolled[kind] + rows[kind]
+            end = bisect.bisect_left(found, complete * FACTOR, key=operator.itemgetter(0))
+            self._connection.executemany(insert_rollup(kind), rollup_of(kind, found[:end]))
+            unrolled[kind] = found[end:]
+        for level in range(2, LEVELS + 1):
+            complete //= FACTOR
             first, end = rolled[level], complete
             if end <= first:
                 break
             bounds = {"first": first * FACTOR, "end": end * FACTOR, "level": level}
             for kind in MEASUREMENTS:
-                sql = rollup_from_rows(kind) if level == 1 else rollup_from_level(kind)
-                self._connection.execute(sql, bounds)
+                self._connection.execute(rollup_from_level(kind), bounds)
             rolled[level] = end
-            complete = end // FACTOR
-        return rolled
+        return rolled, unrolled
+
+    def _rows_from(self, seq: int) -> _Rows:
+        """Rows of an earlier attempt that begin a bucket."""
+        return {kind: self._connection.execute(rows_from(kind), (seq,)).fetchall() for kind in MEASUREMENTS}
 
     def _finish(self) -> None:
         deadline = time.monotonic() + LAST_TRY_S

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -65,6 +65,9 @@ class JournalReader:
             raise RunDirectoryError(message)
         self._path = path
         self._kinds: dict[type[Event], str] = {}
+        self._columns: dict[type[Event], set[str]] = {}
+        self._wanted: dict[type[Event], tuple[str, ...]] = {}
+        self._narrow: dict[type[Event], str] = {}
         uri = f"{path.absolute().as_uri()}?mode=ro" + ("&immutable=1" if immutable else "")
         with self._damage_told():
             self._connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=PATIENCE_S)
@@ -95,29 +98,44 @@ class JournalReader:
         return bool(self._kinds)
 
     def _known_kinds(self) -> dict[type[Event], str]:
-        """What to select of the tables this journal has; columns it lacks (an older writer) are NULL."""
-        kinds = {}
-        for kind in MEASUREMENTS:
-            have = columns_in(self._connection, kind.__name__)
-            if have:
-                wanted = ", ".join(
-                    f'"{name}"' if name in have else f'NULL AS "{name}"' for name in columns(kind)
-                )
-                kinds[kind] = f"SELECT {wanted} FROM {kind.__name__}"
-        return kinds
+        """What to select of the tables this journal has."""
+        self._columns = {kind: columns_in(self._connection, kind.__name__) for kind in MEASUREMENTS}
+        return {kind: self._select(kind, columns(kind)) for kind, have in self._columns.items() if have}
+
+    def _select(self, kind: type[Event], wanted: tuple[str, ...]) -> str:
+        """SQL for these columns of a table; those it lacks (an older writer) are NULL."""
+        have = self._columns[kind]
+        names = ", ".join(f'"{name}"' if name in have else f'NULL AS "{name}"' for name in wanted)
+        return f"SELECT {names} FROM {kind.__name__}"
 
     def read(self, after: int = 0, limit: int = 20_000) -> Slice:
         """At most about `limit` events after `after`, from one consistent state of the journal."""
-        nothing = Slice(after, after, {}, [])
+        part = self._read(after, limit, self._kinds) if self._is_ready() else Slice(after, after, {}, [])
+        part.rows = {kind: without_nan_text(rows) for kind, rows in part.rows.items()}
+        return part
+
+    def read_numbers(self, after: int, limit: int, wanted: Mapping[type[Event], tuple[str, ...]]) -> Slice:
+        """The same, with only the columns `wanted` of a measurement (`seq` the first), at half the time.
+
+        For who takes many rows a second as numbers: NaN is the text 'NaN' still, which numpy and float()
+        understand; `Slice.records` is not for these rows.
+        """
         if not self._is_ready():
-            return nothing
+            return Slice(after, after, {}, [])
+        if self._wanted != wanted:
+            self._wanted = dict(wanted)
+            self._narrow = {kind: self._select(kind, names) for kind, names in wanted.items()}
+        return self._read(after, limit, self._narrow)
+
+    def _read(self, after: int, limit: int, selects: Mapping[type[Event], str]) -> Slice:
+        nothing = Slice(after, after, {}, [])
         with self._damage_told():
             try:
                 if self._newest_seq() <= after:
                     return nothing
                 self._connection.execute("BEGIN")
                 try:
-                    rows, found, last = self._read_between(after, after + limit)
+                    rows, found, last = self._read_between(after, after + limit, selects)
                 finally:
                     self._connection.execute("COMMIT")
             except sqlite3.OperationalError as error:
@@ -127,17 +145,17 @@ class JournalReader:
         return Slice(after, last, rows, _records(found))
 
     def _read_between(
-        self, after: int, end: int
+        self, after: int, end: int, selects: Mapping[type[Event], str]
     ) -> tuple[dict[type[Event], list[tuple[Any, ...]]], list[tuple[Any, ...]], int]:
         rows: dict[type[Event], list[tuple[Any, ...]]] = {}
         last = after
         connection = self._connection
-        for kind, select in self._kinds.items():
+        for kind, select in selects.items():
             found = connection.execute(
                 f"{select} WHERE seq>? AND seq<=? ORDER BY seq", (after, end)
             ).fetchall()
             if found:
-                rows[kind] = without_nan_text(found)
+                rows[kind] = found
                 last = max(last, found[-1][0])
         facts = connection.execute(
             "SELECT seq, attempt, at, type, body FROM facts WHERE seq>? AND seq<=? ORDER BY seq", (after, end)

@@ -8,12 +8,15 @@ SQLite stores NaN as NULL, so a measurement's NaN is kept as the text 'NaN'.
 # ruff: noqa: S608 - names of tables and columns come from our own types, values are bound
 from __future__ import annotations
 
+import bisect
 import functools
+import itertools
 import json
 import math
+import operator
 import sqlite3
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -24,8 +27,9 @@ FACTOR: Final = 64
 """A roll-up's bucket covers this many of the level below."""
 LEVELS: Final = 3
 SCHEMA_VERSION: Final = 1
+MOST_PARAMETERS: Final = 900
+"""Of one statement; older builds of SQLite take 999."""
 NAN: Final = "NaN"
-LARGEST_FLOAT: Final = "1.7976931348623157e308"
 _LARGEST_INTEGER: Final = 2**63 - 1
 
 
@@ -45,15 +49,6 @@ def numeric_fields(kind: type[Event]) -> tuple[str, ...]:
         return any(part in (int, float) for part in parts)
 
     return tuple(name for name in kind.__struct_fields__ if is_number(hints[name]))
-
-
-@functools.cache
-def _whole_fields(kind: type[Event]) -> frozenset[str]:
-    """Fields that hold whole numbers (or None), which are never NaN or infinite."""
-    hints = get_type_hints(kind)
-    return frozenset(
-        name for name in numeric_fields(kind) if float not in (hints[name], *get_args(hints[name]))
-    )
 
 
 @functools.cache
@@ -120,46 +115,80 @@ def columns_in(connection: sqlite3.Connection, table: str) -> set[str]:
 
 
 @functools.cache
-def insert(kind: type[Event]) -> str:
-    """SQL that inserts one row of a measurement."""
+def _insert(kind: type[Event], rows: int) -> str:
+    """SQL that inserts `rows` rows of a measurement."""
     names = columns(kind)
-    return f"INSERT INTO {kind.__name__} ({quoted(names)}) VALUES ({','.join('?' * len(names))})"
+    row = f"({','.join('?' * len(names))})"
+    return f"INSERT INTO {kind.__name__} ({quoted(names)}) VALUES {','.join([row] * rows)}"
+
+
+def insert(connection: sqlite3.Connection, kind: type[Event], rows: list[tuple[Any, ...]]) -> None:
+    """Insert rows of one measurement, many with each statement.
+
+    Each statement lets go of the interpreter's lock, and a busy training thread gives it back after
+    5 ms only: statements are what counts.
+    """
+    many = MOST_PARAMETERS // len(columns(kind))
+    whole = len(rows) // many * many
+    groups = (rows[begin : begin + many] for begin in range(0, whole, many))
+    connection.executemany(
+        _insert(kind, many), (tuple(itertools.chain.from_iterable(group)) for group in groups)
+    )
+    connection.executemany(_insert(kind, 1), rows[whole:])
+
+
+@functools.cache
+def rows_from(kind: type[Event]) -> str:
+    """SQL that gives a measurement's rows from a sequence number on."""
+    return f"SELECT {quoted(columns(kind))} FROM {kind.__name__} WHERE seq>=? ORDER BY seq"
 
 
 # ----------------------------------------------------------------------------------- roll-ups
 
 
 @functools.cache
-def rollup_from_rows(kind: type[Event]) -> str:
-    """SQL that rolls rows (level 0) with :first <= seq < :end up into level 1."""
-    sums, edges = [], []
-    for name in numeric_fields(kind):
-        field = f't."{name}"'
-        if name in _whole_fields(kind):  # the half of the columns, at a third of the time
-            finite, strange = field, f"0 AS {name}_nan, 0 AS {name}_posinf, 0 AS {name}_neginf"
-        else:
-            # In SQLite's order any text (NaN) lies behind every number, infinity included.
-            finite = f"CASE WHEN {field} BETWEEN -{LARGEST_FLOAT} AND {LARGEST_FLOAT} THEN {field} END"
-            strange = (
-                f"count(CASE WHEN {field}>9e999 THEN 1 END) AS {name}_nan,"
-                f" count(CASE WHEN {field}=9e999 THEN 1 END) AS {name}_posinf,"
-                f" count(CASE WHEN {field}=-9e999 THEN 1 END) AS {name}_neginf"
-            )
-        sums.append(
-            f"min({finite}) AS {name}_min, max({finite}) AS {name}_max, total({finite}) AS {name}_sum,"
-            f" count({finite}) AS {name}_count, {strange}"
-        )
-        parts = [f"g.{name}_{part}" for part in ("min", "max", "sum", "count", "nan", "posinf", "neginf")]
-        edges.append(", ".join([*parts, f'a."{name}"', f'z."{name}"']))
-    table = kind.__name__
+def insert_rollup(kind: type[Event]) -> str:
+    """SQL that inserts one bucket of a measurement's roll-up."""
+    names = rollup_columns(kind)
+    marks = ",".join("?" * len(names))
+    return f"INSERT OR REPLACE INTO {kind.__name__}_rollup ({quoted(names)}) VALUES ({marks})"
+
+
+def rollup_of(kind: type[Event], rows: list[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """Level 1 of whole buckets' rows (as `row_of` made them, in the order of seq); a quarter of SQL's."""
+    places = _numeric_places(kind)
+    begin = 0
+    while begin < len(rows):
+        bucket = rows[begin][0] // FACTOR
+        end = bisect.bisect_left(rows, (bucket + 1) * FACTOR, begin, key=operator.itemgetter(0))
+        values = list(zip(*rows[begin:end], strict=True))
+        begin, numbers = end, values[0]
+        stats = itertools.chain.from_iterable(_stats(values[place]) for place in places)
+        yield (1, bucket, numbers[0], numbers[-1], len(numbers), *stats)
+
+
+@functools.cache
+def _numeric_places(kind: type[Event]) -> tuple[int, ...]:
+    return tuple(columns(kind).index(name) for name in numeric_fields(kind))
+
+
+def _stats(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """min, max, sum and count of what is finite, numbers of NaN and infinities, first, last."""
+    if values.count(None) == len(values):
+        return (None, None, 0.0, 0, 0, 0, 0, None, None)
+    try:
+        total = sum(values, 0.0)
+        if -math.inf < total < math.inf:
+            return (min(values), max(values), total, len(values), 0, 0, 0, values[0], values[-1])
+    except TypeError:  # None, or NaN as text
+        pass
+    known = [value for value in values if isinstance(value, int | float)]
+    finite = [value for value in known if -math.inf < value < math.inf]
+    nan = sum(isinstance(value, str) for value in values)
     return (
-        f"INSERT OR REPLACE INTO {table}_rollup ({quoted(rollup_columns(kind))})"
-        f" SELECT 1, g.bucket, g.first_seq, g.last_seq, g.n,"
-        f" {', '.join(edges)} FROM (SELECT seq/{FACTOR} AS bucket, min(seq) AS first_seq,"
-        f" max(seq) AS last_seq, count(*) AS n, {', '.join(sums)} FROM {table} t"
-        f" WHERE seq>=:first AND seq<:end GROUP BY seq/{FACTOR}) g"
-        f" JOIN {table} a ON a.seq=g.first_seq JOIN {table} z ON z.seq=g.last_seq"
-    )
+        min(finite, default=None), max(finite, default=None), sum(finite, 0.0), len(finite),
+        nan, known.count(math.inf), known.count(-math.inf), values[0], values[-1],
+    )  # fmt: skip
 
 
 @functools.cache
@@ -192,11 +221,20 @@ def rollup_from_level(kind: type[Event]) -> str:
 def row_of(seq: int, attempt: int, at: float, event: Event) -> tuple[Any, ...]:
     """A measurement's row."""
     values = msgspec.structs.astuple(event)
-    for value in values:
+    for place in _strange_places(type(event)):
+        value = values[place]
         # A value that differs from itself is NaN; dicts are the only non-scalars of measurements.
         if value != value or value.__class__ is dict:  # noqa: PLR0124
             return (seq, attempt, at, *map(storable, values))
     return (seq, attempt, at, *values)
+
+
+@functools.cache
+def _strange_places(kind: type[Event]) -> tuple[int, ...]:
+    """Places of fields that may hold a NaN or a dict."""
+    hints = get_type_hints(kind)
+    plain = (int, int | None, str, bool)
+    return tuple(place for place, name in enumerate(kind.__struct_fields__) if hints[name] not in plain)
 
 
 def storable(value: Any) -> Any:  # noqa: ANN401 - any field's value

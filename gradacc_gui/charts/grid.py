@@ -30,6 +30,10 @@ from trainer_backend.protocol import (
 ONE_COLUMN_PX: Final = 640
 THREE_COLUMNS_PX: Final = 1500
 LEAST_CARD_PX: Final = 150
+CATCHING_UP_S: Final = 0.016
+"""Between two draws while the journal has more to read: reading comes first."""
+LOSS_FIRST_S: Final = 0.03
+"""The loss is drawn before the others when it was not within so long."""
 
 
 class ChartGrid(QWidget):
@@ -51,6 +55,7 @@ class ChartGrid(QWidget):
         self._device_reason = ""
         self._costs_s: dict[str, float] = {}
         self._columns = 0
+        self._ticked_at = 0.0
         self.cards = [self._card(spec) for spec in charts_for(gpu=True)]
         self._inside = QWidget()
         self._inside.setObjectName("clear")
@@ -137,11 +142,13 @@ class ChartGrid(QWidget):
 
     # ---------------------------------------------------------------------------- drawing
 
-    def tick(self, budget_s: float = 0.010) -> int:
+    def tick(self, budget_s: float = 0.006) -> int:
         """Draw as many changed charts that can be seen as fit in `budget_s`; gives how many."""
         if not self.isVisible():
             return 0
-        began = time.perf_counter()
+        if not self.is_due():
+            return 0
+        began = self._ticked_at = time.perf_counter()
         store = self.store
         if store is not None:
             self._learn(store)
@@ -156,10 +163,21 @@ class ChartGrid(QWidget):
             drawn += 1
         return drawn
 
+    def is_due(self) -> bool:
+        """Whether the next `tick` may draw: while the store is behind, some only read."""
+        behind = self.store is not None and self.store.is_behind
+        return not behind or time.perf_counter() - self._ticked_at >= CATCHING_UP_S
+
     def _due(self) -> list[ChartCard]:
-        """Charts in sight that changed: the loss first, then those that waited longest."""
+        """Charts in sight that changed: the loss first, then those that waited longest.
+
+        The loss has waited for a while too, or in a flood of events nothing else would be drawn.
+        """
         due = [card for card in self.cards if card.seen != self._key(card) and _in_sight(card)]
-        return sorted(due, key=lambda card: (card.spec.key != "loss", card.painted_at))
+        waits = time.perf_counter() - LOSS_FIRST_S
+        return sorted(
+            due, key=lambda card: (card.spec.key != "loss" or card.painted_at > waits, card.painted_at)
+        )
 
     def _key(self, card: ChartCard) -> tuple[Any, ...]:
         store, horizon = self.store, self.horizon

@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from gradacc_gui.store.clock import Clock, Position
 from gradacc_gui.store.columns import Track, column
-from trainer_backend.journal import columns as journal_columns
 from trainer_backend.journal import numeric_fields
 from trainer_backend.protocol import (
     MEASUREMENTS,
@@ -42,11 +41,13 @@ def new_tracks() -> dict[type[Event], Track]:
     return {kind: Track(track_names(kind)) for kind in MEASUREMENTS}
 
 
-def read_columns(kind: type[Event], rows: list[tuple[Any, ...]]) -> Floats:
-    """Journal rows as (seq, at, kept fields) x rows."""
-    names = journal_columns(kind)
-    values = list(zip(*rows, strict=True))
-    return np.array([column(values[names.index(name)]) for name in ("seq", "at", *kept_fields(kind))])
+WANTED: Final = {kind: ("seq", "at", *kept_fields(kind)) for kind in MEASUREMENTS}
+"""What is read of each measurement's rows."""
+
+
+def as_columns(rows: list[tuple[Any, ...]]) -> Floats:
+    """Journal rows, as `WANTED` has them, turned into columns x rows."""
+    return np.array([column(values) for values in zip(*rows, strict=True)])
 
 
 class Placer:

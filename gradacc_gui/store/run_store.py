@@ -23,8 +23,8 @@ import numpy as np
 
 from gradacc_gui.series import Items, concatenate
 from gradacc_gui.store.clock import AXIS_COLUMN, Axis, Clock, Floats, Position, View
-from gradacc_gui.store.columns import BLOCK, CHUNK_ROWS, Track
-from gradacc_gui.store.ingest import PLACELESS, Placer, new_tracks, read_columns
+from gradacc_gui.store.columns import BLOCK, SINGLE_ROWS, Track
+from gradacc_gui.store.ingest import PLACELESS, WANTED, Placer, as_columns, new_tracks
 from gradacc_gui.store.markers import Markers
 from gradacc_gui.store.past import CHARTED, Detail, History, Past, visible_intervals
 from gradacc_gui.store.replay import Replay
@@ -49,8 +49,8 @@ from trainer_backend.run_directory import RunDirectory
 
 TAIL_EVENTS: Final = 100_000
 """A run is opened at so many newest events; what lies before comes from roll-ups."""
-READ_EVENTS: Final = 1_000
-"""Events of one read: about 3 ms, read and applied."""
+READ_EVENTS: Final = 500
+"""Events of one read: about 1 ms, read and applied."""
 LOCK_INTERVAL_S: Final = 0.5
 OVERVIEW_ENTRIES: Final = 32_768
 """The finest roll-up level with at most so many buckets is the overview."""
@@ -95,6 +95,8 @@ class RunStore:
         self._placer = Placer(self._clock)
         self._tracks = new_tracks()
         self._histories = {kind: History(kind) for kind in MEASUREMENTS}
+        self._renewed: set[type[Event]] = set()
+        """Measurements that came since `latest` was looked up."""
         self._hidden: list[tuple[int, int]] = []
         self._overview: Iterator[None] | None = None
         self._details: deque[Iterator[None]] = deque()
@@ -105,7 +107,7 @@ class RunStore:
 
     # ---------------------------------------------------------------------------- reading
 
-    def poll(self, budget_s: float = 0.005) -> bool:
+    def poll(self, budget_s: float = 0.004) -> bool:
         """Take what the journal has, for about `budget_s`; True when anything changed.
 
         Reads at least one slice of events, so that it falls behind no run, then fetches history.
@@ -120,6 +122,7 @@ class RunStore:
                 changed = self._take_slice() or changed
                 if self.caught_up or time.monotonic() - began >= budget_s:
                     break
+            self._renew_latest()
             while time.monotonic() - began < budget_s and self._fetch():
                 changed = True
         except GradaccError as error:
@@ -179,7 +182,7 @@ class RunStore:
 
     def _take_slice(self) -> bool:
         assert self._reader is not None
-        part = self._reader.read(self.last, READ_EVENTS)
+        part = self._reader.read_numbers(self.last, READ_EVENTS, WANTED)
         self.last = part.last
         self.caught_up = len(part) < READ_EVENTS // 2 and part.last - part.after < READ_EVENTS
         self._silent_since_check = self._silent_since_check or self.caught_up
@@ -192,18 +195,21 @@ class RunStore:
 
     def _apply(self, part: Slice) -> None:
         """Rows up to each fact that changes how rows are placed or hidden, then the fact."""
-        blocks = {kind: read_columns(kind, rows) for kind, rows in part.rows.items()}
+        blocks = {kind: as_columns(rows) for kind, rows in part.rows.items()}
         for record in part.facts:
             if self._replay.matters(record):
                 blocks = self._add_before(blocks, record.seq)
             self._apply_fact(record)
         self._add(blocks)
-        for kind, rows in part.rows.items():
-            newest: tuple[Any, ...] | None = rows[-1]
-            if rows[-1][0] != self._tracks[kind].last("seq"):  # superseded within this slice
-                newest = self._replay.newest_before(kind, rows[-1][0])
+        self._renewed.update(part.rows)
+
+    def _renew_latest(self) -> None:
+        """Look up the newest event of each measurement that came."""
+        for kind in self._renewed:
+            newest = self._replay.newest_before(kind, self.last + 1)
             if newest is not None:
                 self.latest[kind] = event_of(kind, newest)
+        self._renewed.clear()
 
     def _add_before(self, blocks: dict[type[Event], Floats], seq: int) -> dict[type[Event], Floats]:
         ends = {kind: int(np.searchsorted(block[0], seq)) for kind, block in blocks.items()}
@@ -382,6 +388,11 @@ class RunStore:
         """Whether older parts of the run are still on their way from the journal."""
         return self._overview is not None or bool(self._details)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the journal has more than was taken: the next poll may come sooner."""
+        return self._reader is not None and not self.problem and (not self.caught_up or self.loading_history)
+
     def active_s(self, now: float) -> float:
         """Seconds the run was active until the wall clock's `now`; downtime and pauses left out."""
         end = now if self.alive and self._clock.runs else 0.0
@@ -403,5 +414,6 @@ class RunStore:
         """What `view` shows of a field, ready for `series.decimate`."""
         axis, x0, x1 = view.axis, view.x0, view.x1
         past = self._histories[kind].items(axis, field, x0, x1)
-        rows = self._tracks[kind].items(AXIS_COLUMN[axis], field, x0, x1, min(BLOCK * view.width, CHUNK_ROWS))
+        most = min(BLOCK * view.width, SINGLE_ROWS)
+        rows = self._tracks[kind].items(AXIS_COLUMN[axis], field, x0, x1, most)
         return concatenate((past, rows))

@@ -47,6 +47,8 @@ from trainer_backend.errors import GradaccError
 from trainer_backend.run_directory import RunDirectory
 
 TICK_MS: Final = 33
+CATCHING_UP_MS: Final = 0
+"""Between two beats while the journal has more than one beat takes; what a hand does comes between."""
 SLOW_TICKS: Final = 10
 """Logs, notices and the like are looked at about three times a second."""
 LIST_TICKS: Final = 60
@@ -272,7 +274,8 @@ class MainWindow(QMainWindow):
         slow = self._ticks % SLOW_TICKS == 0
         self.background.poll()
         if self.run is not None:
-            facts = self.run.tick()
+            # While the journal has more than a beat takes, a beat reads or draws: none is a long one.
+            facts = [] if self._draws() else self.run.tick()
             if facts:
                 self.live.take(facts)
             self.header.show_state(header_of(self.run))
@@ -284,8 +287,16 @@ class MainWindow(QMainWindow):
         if slow:
             self._keep_awake()
             self._title()
+        behind = self.run is not None and self.run.store.is_behind
+        self.timer.setInterval(CATCHING_UP_MS if behind else TICK_MS)
         if self._ticks % LIST_TICKS == 0 and self.page() == "runs":
             self._list_runs()
+
+    def _draws(self) -> bool:
+        """Whether this beat will draw charts of a run that is behind."""
+        charts = self.live.charts
+        behind = self.run is not None and self.run.store.is_behind
+        return behind and charts is not None and charts.is_due()
 
     def _title(self) -> None:
         title = f"{header_of(self.run).name} · gradacc" if self.run is not None else "gradacc"

@@ -50,24 +50,13 @@ def main() -> None:
 
 def measure(seconds: float) -> list[float]:
     """Milliseconds from end to repaint, for every micro-batch shown within `seconds`."""
-    from gradacc_gui.app import make_application
-    from gradacc_gui.theme import Themes
-    from gradacc_gui.window.main_window import MainWindow
-    from gradacc_gui.window.preferences import Preferences
+    from tests.bench.window import main_window
     from tests.support.trainers import ROOT, Trainer, make_run
     from trainer_backend.recipe import load_recipe
 
     recipe = load_recipe(ROOT / "assets" / "recipes" / "stdlib-gpt.toml").document.unwrap()
     run = make_run(Path(os.environ["GRADACC_HOME"]) / "recipe", recipe)
-    app = make_application(["gradacc"])
-    preferences = Preferences()
-    preferences.keep_awake = False
-    window = MainWindow(Themes(app, "dark"), preferences)
-    window.resize(1440, 900)
-    with Trainer(run):
-        window.open_run(run)
-        window.show()
-        window.live.ensure_charts()
+    with Trainer(run), main_window(run) as (window, app):
         watch = Watch(window)
         deadline = time.monotonic() + START_S
         while not watch.waits_ms and time.monotonic() < deadline:
@@ -79,11 +68,7 @@ def measure(seconds: float) -> list[float]:
         while time.monotonic() < ends:
             app.processEvents()
             time.sleep(0.0005)
-        waits = [wait_ms for at, wait_ms in watch.waits_ms if at >= counts_from]
-    window.timer.stop()
-    window._may_close = True
-    window.close()
-    return waits
+        return [wait_ms for at, wait_ms in watch.waits_ms if at >= counts_from]
 
 
 class Watch:

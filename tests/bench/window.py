@@ -1,4 +1,4 @@
-"""The grid of charts as the window shows it: its style, its size, a store behind it."""
+"""The shipped window, and its grid of charts alone: style, size, a run behind it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from gradacc_gui.charts import ChartGrid
     from gradacc_gui.store import RunStore
+    from gradacc_gui.window.main_window import MainWindow
     from trainer_backend.run_directory import RunDirectory
 
 
@@ -41,3 +42,28 @@ def chart_window(run: RunDirectory) -> Iterator[tuple[RunStore, ChartGrid, QAppl
         grid.deleteLater()
         themes.deleteLater()
         app.processEvents()
+
+
+@contextmanager
+def main_window(run: RunDirectory) -> Iterator[tuple[MainWindow, QApplication]]:
+    """The window as `gradacc` opens it, at 1440 x 900, showing a run's charts."""
+    from gradacc_gui.app import finish_start, make_application
+    from gradacc_gui.theme import Themes
+    from gradacc_gui.window.main_window import MainWindow
+    from gradacc_gui.window.preferences import Preferences
+
+    app = make_application(["gradacc"])
+    preferences = Preferences()
+    preferences.keep_awake = False
+    window = MainWindow(Themes(app, "dark"), preferences)
+    window.resize(1440, 900)
+    window.open_run(run)
+    window.show()
+    finish_start(window)
+    app.processEvents()
+    try:
+        yield window, app
+    finally:
+        window.timer.stop()
+        window._may_close = True
+        window.close()

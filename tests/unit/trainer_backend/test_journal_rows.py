@@ -47,7 +47,7 @@ def test_a_measurement_comes_out_of_its_table_as_it_went_in(
     event = data.draw(events(kind))
     assume("NaN" not in msgspec.structs.astuple(event))  # that word is the tables' NaN; no code is called so
     tables.execute(f"DELETE FROM {kind.__name__}")
-    tables.execute(insert(kind), row_of(1, 1, 0.5, event))
+    insert(tables, kind, [row_of(1, 1, 0.5, event)])
 
     (row,) = without_nan_text(tables.execute(f"SELECT * FROM {kind.__name__}").fetchall())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from gradacc_gui.charts import ChartGrid
+from gradacc_gui.charts import grid as grid_module
 from gradacc_gui.charts.card import ChartCard
+from gradacc_gui.charts.grid import LOSS_FIRST_S
 from gradacc_gui.charts.overlay import nearest
 from gradacc_gui.store import RunStore
 from gradacc_gui.theme import DARK, LIGHT, palette
@@ -261,9 +264,37 @@ def test_the_loss_is_drawn_first(tmp_path: Path, show: Any) -> None:
     grid = show(write_run(tmp_path, PLAN))
     for _ in range(3):
         grid.reset()
+        time.sleep(2 * LOSS_FIRST_S)
         grid.tick(0.0)
         assert card(grid, "loss").seen
         assert not all(card.seen for card in grid.cards)
+
+
+def test_no_chart_starves_while_all_change(tmp_path: Path, show: Any) -> None:
+    """Where each beat has time for one, the others have their turn between two of the loss."""
+    grid = show(write_run(tmp_path, PLAN))
+    drawn: set[str] = set()
+    deadline = time.monotonic() + 30
+    while len(drawn) < len(grid.cards) and time.monotonic() < deadline:
+        grid.reset()
+        grid.tick(0.0)
+        drawn |= {card.spec.key for card in grid.cards if card.seen}
+    assert drawn == {card.spec.key for card in grid.cards}
+
+
+def test_charts_rest_between_two_draws_while_the_journal_has_more(
+    tmp_path: Path, show: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading comes first then, or a flood of events would never be caught up with."""
+    grid = show(write_run(tmp_path, PLAN))
+    grid.reset()
+    assert grid.tick(0.0) == 1
+    monkeypatch.setattr(grid_module, "CATCHING_UP_S", 3600.0)
+    monkeypatch.setattr(grid.store, "caught_up", False)
+    assert not grid.is_due()
+    assert grid.tick(60.0) == 0
+    monkeypatch.setattr(grid.store, "caught_up", True)
+    assert grid.tick(60.0) > 0
 
 
 def test_repainting_loses_no_reference_to_none(tmp_path: Path, show: Any) -> None:
