@@ -97,7 +97,7 @@ class JournalWriter:
         self._connection = open_for_writing(path)
         self._seq = newest_seq(self._connection)
         # Buckets without a row leave no trace, so what is complete follows from the newest seq.
-        self._rolled = {level: (self._seq + 1) // FACTOR**level for level in range(2, LEVELS + 1)}
+        self._rolled = {level: (self._seq + 1) // FACTOR**level for level in range(1, LEVELS + 1)}
         self._unrolled = self._rows_from((self._seq + 1) // FACTOR * FACTOR)
         self._thread = threading.Thread(target=self._run, name="gradacc-journal", daemon=True)
         self._thread.start()
@@ -250,7 +250,8 @@ class JournalWriter:
             for kind, entries in rows.items():
                 if entries:
                     insert(connection, kind, entries)
-            connection.executemany("INSERT INTO facts VALUES (?,?,?,?,?)", facts)
+            if facts:
+                connection.executemany("INSERT INTO facts VALUES (?,?,?,?,?)", facts)
             rolled, unrolled = self._roll_up(rows, events[-1][0])
             connection.execute("COMMIT")
         except BaseException:
@@ -264,10 +265,12 @@ class JournalWriter:
 
         Gives the first bucket not yet rolled, by level, and the rows of the one that is not complete.
         """
-        rolled, unrolled = dict(self._rolled), {}
+        unrolled = {kind: self._unrolled[kind] + rows[kind] for kind in MEASUREMENTS}
         complete = (seq + 1) // FACTOR
-        for kind in MEASUREMENTS:
-            found = self._unrolled[kind] + rows[kind]
+        if complete == self._rolled[1]:
+            return self._rolled, unrolled
+        rolled = self._rolled | {1: complete}
+        for kind, found in unrolled.items():
             end = bisect.bisect_left(found, complete * FACTOR, key=operator.itemgetter(0))
             self._connection.executemany(insert_rollup(kind), rollup_of(kind, found[:end]))
             unrolled[kind] = found[end:]

@@ -130,11 +130,11 @@ def insert(connection: sqlite3.Connection, kind: type[Event], rows: list[tuple[A
     """
     many = MOST_PARAMETERS // len(columns(kind))
     whole = len(rows) // many * many
-    groups = (rows[begin : begin + many] for begin in range(0, whole, many))
-    connection.executemany(
-        _insert(kind, many), (tuple(itertools.chain.from_iterable(group)) for group in groups)
-    )
-    connection.executemany(_insert(kind, 1), rows[whole:])
+    for begin in range(0, whole, many):
+        values = itertools.chain.from_iterable(rows[begin : begin + many])
+        connection.execute(_insert(kind, many), tuple(values))
+    if whole < len(rows):
+        connection.executemany(_insert(kind, 1), rows[whole:])
 
 
 @functools.cache

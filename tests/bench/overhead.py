@@ -1,4 +1,4 @@
-"""The trainer as users get it against a hand-written loop: `python -m tests.bench.overhead [--rounds 60]`.
+"""The trainer as users get it against a hand-written loop: `python -m tests.bench.overhead [--rounds 150]`.
 
 Same model, data and N = 8, in one process and one thread each. The trainer is a whole one: its loop,
 stream, engine, journal with its writer thread, inbox, readings at 2 Hz, micro-batch events all kept,
@@ -32,7 +32,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 STEPS = 8
 BLOCK_S = 0.25
 WARM_UP_BLOCKS = 4
-SIZES = {"0.5ms": (64, 1, 16), "1ms": (128, 2, 24), "5ms": (256, 3, 128)}
+SIZES = {"0.5ms": (64, 1, 24), "1ms": (256, 2, 24), "5ms": (512, 4, 48)}
 """Width, hidden layers and micro-batch size, by about what a micro-batch takes."""
 
 TASK = """
@@ -219,7 +219,7 @@ def measure(name: str, rounds: int, folder: Path) -> dict[str, Any]:
 def main() -> None:
     """Measure all sizes, and print one JSON object."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=150)
     asked = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="gradacc-bench-"))
     os.environ["GRADACC_HOME"] = str(folder / "home")
