@@ -81,6 +81,8 @@ class JournalWriter:
         self._queue: queue.SimpleQueue[tuple[float, Event] | threading.Event | None] = queue.SimpleQueue()
         self._urgent = threading.Event()
         """Set when what was queued shall not wait for its batch."""
+        self._flows = False
+        """Whether the last batch had events."""
         self._looked_at = time.monotonic()
         """When the writer last looked at the queue."""
         self._dropped = 0
@@ -157,17 +159,21 @@ class JournalWriter:
         Gives them with whoever waits for them, and False when the journal is to be closed. Never more than
         fit one transaction, so that a flood of events keeps neither the disk nor the inbox waiting.
         """
-        due = next_tick if self._on_tick is not None else math.inf
-        if self._held or self._rescued:
-            due = min(due, time.monotonic() + RETRY_S)
-        try:
-            entries = [self._queue.get(timeout=_until(due))]
-        except queue.Empty:
-            return [], [], True
-        # One sleep instead of a wake-up for each event: the training thread needs the interpreter more.
-        self._urgent.wait(_until(min(due, time.monotonic() + BATCH_INTERVAL_S)))
+        entries = []
+        if not self._flows:
+            due = next_tick if self._on_tick is not None else math.inf
+            if self._held or self._rescued:
+                due = min(due, time.monotonic() + RETRY_S)
+            try:
+                entries.append(self._queue.get(timeout=_until(due)))
+            except queue.Empty:
+                return [], [], True
+        # While events flow, one sleep for each batch and none in the queue: each `put` would have to wake
+        # this thread, and the training thread needs the interpreter more.
+        self._urgent.wait(BATCH_INTERVAL_S)
         self._urgent.clear()
         entries += [self._queue.get() for _ in range(min(self._queue.qsize(), TRANSACTION_EVENTS))]
+        self._flows = bool(entries)
         events: list[tuple[float, Event]] = []
         waiters: list[threading.Event] = []
         open_ = True
