@@ -11,7 +11,7 @@ import sysconfig
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import torch
 from torch import nn
@@ -21,6 +21,7 @@ from trainer_backend.engine import checkpoint_modules
 from trainer_backend.errors import UsageError
 from trainer_backend.kinds import LanguageModelData, LanguageModelTask
 from trainer_backend.tasks import Datasets, LossTerm
+from trainer_backend.tasks.built_in import BuiltIn
 
 VALUES: Final = 256
 SEPARATOR: Final = b"\x00"
@@ -30,36 +31,25 @@ LEFT_OUT: Final = frozenset({"site-packages", "dist-packages", "test", "tests", 
 LARGEST_FILE_BYTES: Final = 1 << 30
 
 
-class LanguageModel:
+class LanguageModel(BuiltIn[LanguageModelTask, LanguageModelData]):
     """Next-byte prediction."""
 
     decays_all = False
 
-    def __init__(
-        self,
-        task: LanguageModelTask,
-        data: LanguageModelData,
-        *,
-        folder: Path,
-        normalization: Literal["tokens", "samples"] = "tokens",
-    ) -> None:
-        self._task = task
-        self._data = data
-        self._folder = folder
-        self._unit = normalization
-        self.loss_unit = normalization.removesuffix("s")
+    def __post_init__(self) -> None:
+        self.loss_unit = self.normalization.removesuffix("s")
 
     def model(self) -> GPT:
         """The model, fp32, on the CPU."""
-        model = GPT(self._task)
-        if self._task.activation_checkpointing:
-            checkpoint_modules(model, [f"blocks.{index}" for index in range(self._task.layers)])
+        model = GPT(self.task)
+        if self.task.activation_checkpointing:
+            checkpoint_modules(model, [f"blocks.{index}" for index in range(self.task.layers)])
         return model
 
     def datasets(self) -> Datasets:
         """Text in samples of one context, split by file. Raises UsageError."""
-        data, length = self._data, self._task.context_length
-        root = (self._folder / Path(data.path).expanduser()) if data.path else None
+        data, length = self.data, self.task.context_length
+        root = self.path(data.path) if data.path else None
         train, validation = split_texts(root, data)
         if len(train) <= length:
             where = f"data.path = {data.path}" if data.path else "The standard library"
@@ -83,14 +73,14 @@ class LanguageModel:
             logits_btv.float().view(-1, VALUES), text_bt[:, 1:].reshape(-1), reduction="sum"
         )
         samples, tokens = self.count(batch)
-        if self._unit == "samples":  # every sample has as many tokens, so its mean is this share
+        if self.normalization == "samples":  # every sample has as many tokens, so its mean is this share
             return LossTerm(total * (samples / tokens), samples)
         return LossTerm(total, tokens)
 
     def weights(self, batch: torch.Tensor) -> dict[str, float]:
         """The loss's denominator, before the forward."""
         samples, tokens = self.count(batch)
-        return {"loss": float(samples if self._unit == "samples" else tokens)}
+        return {"loss": float(samples if self.normalization == "samples" else tokens)}
 
     def count(self, batch: torch.Tensor) -> tuple[int, int]:
         """Samples and tokens."""

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import importlib
-import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from collections.abc import Mapping
+from typing import Any, Final
 
 import torch
 from torch.utils.data import default_collate
 
 from trainer_backend.engine import parameter_groups
 from trainer_backend.errors import UsageError
-from trainer_backend.protocol import Scalar
 from trainer_backend.recipe import Recipe
 from trainer_backend.tasks import Datasets, Task
+from trainer_backend.tasks.built_in import Warn
 
-Warn: TypeAlias = Callable[[str, dict[str, Scalar]], None]
-"""`warn(code, values)` becomes a `Warned` in the journal."""
 CLASSES: Final[dict[str, tuple[str, str]]] = {
     "language-model": ("trainer_backend.tasks.language_model", "LanguageModel"),
     "causal-lm": ("trainer_backend.tasks.causal_lm", "CausalLM"),
     "image-classification": ("trainer_backend.tasks.vision.classification", "ImageClassification"),
     "segmentation": ("trainer_backend.tasks.vision.segmentation", "Segmentation"),
 }
-"""Where the built-in kinds live: class(task section, data section, *, what it takes of `_offered`)."""
+"""Where the built-in kinds live; each is a `BuiltIn`."""
 OPTIONAL: Final = (
     "collate_training",
     "collate",
@@ -51,10 +48,15 @@ def make_task(recipe: Recipe, warn: Warn) -> Task:
     task = importlib.import_module("trainer_backend.tasks.custom").make(recipe) if kind == "custom" else None
     if task is None:
         module, name = CLASSES[kind]
-        made = getattr(importlib.import_module(module), name)
-        taken = inspect.signature(made).parameters
-        options = {key: value for key, value in _offered(recipe, warn).items() if key in taken}
-        task = made(recipe.config.task, recipe.config.data, **options)
+        task = getattr(importlib.import_module(module), name)(
+            recipe.config.task,
+            recipe.config.data,
+            folder=recipe.folder,
+            normalization=recipe.config.accumulation.normalization,
+            seed=recipe.config.run.seed,
+            accumulation_steps=recipe.config.accumulation_steps,
+            warn=warn,
+        )
     missing = [name for name in ("model", "datasets", "loss") if not callable(getattr(task, name, None))]
     if missing:
         message = (
@@ -64,17 +66,6 @@ def make_task(recipe: Recipe, warn: Warn) -> Task:
         raise UsageError(message)
     checked: Task = task
     return checked
-
-
-def _offered(recipe: Recipe, warn: Warn) -> dict[str, Any]:
-    """What a built-in task may want to know besides its own two tables."""
-    return {
-        "folder": recipe.folder,
-        "normalization": recipe.config.accumulation.normalization,
-        "seed": recipe.config.run.seed,
-        "accumulation_steps": recipe.config.accumulation_steps,
-        "warn": warn,
-    }
 
 
 def method(task: Task, name: str) -> Any:  # noqa: ANN401 - an optional method of the user's

@@ -6,14 +6,14 @@ Letters: t tokens of a sample.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final
 
 import torch
 
 from trainer_backend.errors import UsageError
 from trainer_backend.kinds.causal_lm import CausalLMData, CausalLMTask
-from trainer_backend.protocol import Scalar
+from trainer_backend.tasks.built_in import Warn
 from trainer_backend.tasks.causal_lm.records import Broken, Record
 
 PLAIN_CHAT_TEMPLATE: Final = (
@@ -21,8 +21,6 @@ PLAIN_CHAT_TEMPLATE: Final = (
     "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
 )
 """For tokenizers that bring none; the run says that it is used."""
-
-Warn = Callable[[str, dict[str, Scalar]], None]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,11 +13,12 @@ import torch
 
 from trainer_backend.errors import UsageError
 from trainer_backend.kinds.causal_lm import CausalLMTask
+from trainer_backend.tasks.built_in import place
 
 
 def model_source(task: CausalLMTask, folder: Path) -> str:
     """The model's directory when there is one, else the hub id as it stands."""
-    local = folder / Path(task.model).expanduser()
+    local = place(folder, task.model)
     return str(local) if local.is_dir() else task.model
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from trainer_backend.errors import UsageError
+from trainer_backend.tasks.built_in import files_in
 
 JSON_LINES: Final = {".jsonl", ".ndjson"}
 PARQUET: Final = {".parquet"}
@@ -41,14 +42,10 @@ def files_of(path: Path, key: str) -> list[Path]:
             message = f"{key} = {path} is no {', '.join(sorted(known))} file. Convert it, or choose another."
             raise UsageError(message)
         return [path]
-    if not path.is_dir():
+    if not path.exists():
         message = f"{key} = {path} does not exist. Check the path; it starts at the recipe's folder."
         raise UsageError(message)
-    found = sorted(file for file in path.rglob("*") if file.suffix.lower() in known and file.is_file())
-    if not found:
-        message = f"{key} = {path} holds no {', '.join(sorted(known))} file."
-        raise UsageError(message)
-    return found
+    return files_in(path, known, key)
 
 
 def read_records(files: list[Path], text_field: str) -> Iterator[Record | Broken]:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import copy
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 
 from trainer_backend.errors import GradaccError, UsageError
 from trainer_backend.kinds.causal_lm import CausalLMData, CausalLMTask
 from trainer_backend.tasks import Datasets, LossTerm
-from trainer_backend.tasks.causal_lm.encoding import Encoded, Encoder, Warn
+from trainer_backend.tasks.built_in import BuiltIn
+from trainer_backend.tasks.causal_lm.encoding import Encoded, Encoder
 from trainer_backend.tasks.causal_lm.layout import (
     IGNORED,
     Items,
@@ -31,74 +32,64 @@ from trainer_backend.tasks.causal_lm.records import files_of, read_records
 AUXILIARY: Final = "auxiliary"
 
 
-class CausalLM:
+class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
     """Fine-tunes a causal language model. See `trainer_backend.tasks.Task` for what each method gives."""
 
-    def __init__(
-        self,
-        task: CausalLMTask,
-        data: CausalLMData,
-        *,
-        folder: Path,
-        normalization: Literal["tokens", "samples"] = "tokens",
-        seed: int = 0,
-        warn: Warn | None = None,
-    ) -> None:
-        self._task = task
-        self._data = data
-        self._folder = folder
-        self._seed = seed
-        self._warn = warn or (lambda _code, _values: None)
+    def __post_init__(self) -> None:
+        task = self.task
         if task.token_budget is not None and task.layout == "packing":
             message = (
                 'task.token_budget is for layout = "padding"; a packed row holds task.max_length tokens.'
             )
             raise UsageError(message)
-        self.tokenizer = load_tokenizer(task, folder)
+        self.tokenizer = load_tokenizer(task, self.folder)
         pad = self.tokenizer.pad_token_id
         # Padding is neither attended nor scored, so any token will do where a tokenizer has none.
         self._pad = pad if pad is not None else self.tokenizer.eos_token_id or 0
         self.collate = partial(
-            collate, pad_token=self._pad, packed=task.layout == "packing", normalization=normalization
+            collate,
+            pad_token=self._pad,
+            packed=task.layout == "packing",
+            normalization=self.normalization,
         )
         self._auxiliary_ratio = 0.0
 
     def model(self) -> torch.nn.Module:
         """The model with its adapters, checked for packing where that is asked."""
-        model = load_model(self._task, self._folder)
+        model = load_model(self.task, self.folder)
         config: Any = model.config
         self._auxiliary_ratio = float(getattr(config, "router_aux_loss_coef", 0.0) or 0.0)
         if self._auxiliary_ratio and hasattr(config, "output_router_logits"):
             config.output_router_logits = True  # else there is no auxiliary loss
-        if self._task.layout == "packing":
-            _check_packing(model, self._task.model)
+        if self.task.layout == "packing":
+            _check_packing(model, self.task.model)
         return model
 
     def datasets(self) -> Datasets:
         """Encoded training and validation data; a share is held out where no validation data is named."""
-        encoder = Encoder(self.tokenizer, self._task, self._data, self._warn)
-        train = self._read(encoder, self._data.path, "data.path", "training")
-        if self._data.validation_path:
-            validation = self._read(encoder, self._data.validation_path, "data.validation_path", "validation")
+        encoder = Encoder(self.tokenizer, self.task, self.data, self.warn)
+        train = self._read(encoder, self.data.path, "data.path", "training")
+        if self.data.validation_path:
+            validation = self._read(encoder, self.data.validation_path, "data.validation_path", "validation")
             return Datasets(train=self._items(train), validation=self._items(validation))
         if len(train) < 2:
-            self._warn("no-validation-data", {"samples": len(train)})
+            self.warn("no-validation-data", {"samples": len(train)})
             return Datasets(train=self._items(train))
-        order = torch.randperm(len(train), generator=torch.Generator().manual_seed(self._seed)).tolist()
-        held = max(1, round(len(train) * self._data.validation_fraction))
+        order = torch.randperm(len(train), generator=torch.Generator().manual_seed(self.seed)).tolist()
+        held = max(1, round(len(train) * self.data.validation_fraction))
         return Datasets(
             train=self._items(_chosen(train, sorted(order[held:]))),
             validation=self._items(_chosen(train, sorted(order[:held]))),
         )
 
     def _read(self, encoder: Encoder, path: str, key: str, what: str) -> Encoded:
-        files = files_of(self._folder / Path(path).expanduser(), key)
-        return encoder.encode(read_records(files, self._data.text_field), what)
+        files = files_of(self.path(path), key)
+        return encoder.encode(read_records(files, self.data.text_field), what)
 
     def _items(self, encoded: Encoded) -> Items:
-        task, groups = self._task, None
+        task, groups = self.task, None
         if task.layout == "packing":
-            groups = packed_groups(encoded.lengths(), task.max_length, self._seed)
+            groups = packed_groups(encoded.lengths(), task.max_length, self.seed)
         elif task.token_budget is not None:
             longest = max(encoded.lengths())
             if longest > task.token_budget:
@@ -107,7 +98,7 @@ class CausalLM:
                     f" ({longest} tokens). Raise it, or lower task.max_length."
                 )
                 raise UsageError(message)
-            groups = budget_groups(encoded.lengths(), task.token_budget, self._seed)
+            groups = budget_groups(encoded.lengths(), task.token_budget, self.seed)
         return Items(encoded, groups)
 
     def weights(self, batch: Rows) -> dict[str, float]:
@@ -161,11 +152,11 @@ class CausalLM:
     @torch.no_grad()
     def artifacts(self, model: torch.nn.Module, folder: Path) -> list[tuple[str, Path, str]]:
         """Continuations of the recipe's prompts, one text file: (kind, path, caption)."""
-        if not self._task.generate:
+        if not self.task.generate:
             return []
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "samples.txt"
-        written = [self._continue(model, prompt) for prompt in self._task.generate]
+        written = [self._continue(model, prompt) for prompt in self.task.generate]
         path.write_text("\n\n".join(written), encoding="utf-8")
         return [("text", path, f"{len(written)} samples")]
 
@@ -175,7 +166,7 @@ class CausalLM:
         encoded.pop("token_type_ids", None)
         ids = model.generate(  # type: ignore[operator]  # every causal model of the library has it
             **encoded,
-            max_new_tokens=self._task.generate_tokens,
+            max_new_tokens=self.task.generate_tokens,
             do_sample=False,
             pad_token_id=self._pad,
             use_cache=True,
@@ -185,12 +176,12 @@ class CausalLM:
 
     def export(self, model: torch.nn.Module, folder: Path) -> list[Path]:
         """Save what plain transformers and peft load: adapters or the model, and the tokenizer."""
-        if self._task.method == "full":
+        if self.task.method == "full":
             return [self._save(model, folder / "model")]
         saved = [self._save(model, folder / "adapter")]
-        if self._task.export_merged:
-            if self._task.method == "qlora":
-                self._warn("merged-export-not-offered", {"method": "qlora"})
+        if self.task.export_merged:
+            if self.task.method == "qlora":
+                self.warn("merged-export-not-offered", {"method": "qlora"})
             else:
                 merged = copy.deepcopy(model).cpu().merge_and_unload()  # type: ignore[operator]
                 saved.append(self._save(merged, folder / "merged"))

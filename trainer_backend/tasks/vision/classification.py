@@ -16,9 +16,9 @@ import torch.nn.functional as F  # noqa: N812 - the usual name
 from trainer_backend.errors import UsageError
 from trainer_backend.kinds.image_classification import ImageClassificationData, ImageClassificationTask
 from trainer_backend.tasks import Datasets, LossTerm
-from trainer_backend.tasks.vision.images import BrokenImageError, image_files, read_image
+from trainer_backend.tasks.built_in import BuiltIn, files_in, place
+from trainer_backend.tasks.vision.images import SUFFIXES, BrokenImageError, read_image
 from trainer_backend.tasks.vision.norms import treat_batch_norm
-from trainer_backend.tasks.vision.scenes import Warn
 
 Labelled = tuple[Path, str]
 
@@ -43,25 +43,10 @@ class Pictures(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
         return self._transform(read_image(self._files[index], self._channels)), self._labels[index]
 
 
-class ImageClassification:
+class ImageClassification(BuiltIn[ImageClassificationTask, ImageClassificationData]):
     """Trains one class an image. See `trainer_backend.tasks.Task` for what each method gives."""
 
-    def __init__(
-        self,
-        task: ImageClassificationTask,
-        data: ImageClassificationData,
-        *,
-        folder: Path,
-        seed: int = 0,
-        accumulation_steps: int = 1,
-        warn: Warn | None = None,
-    ) -> None:
-        self._task = task
-        self._data = data
-        self._folder = folder
-        self._seed = seed
-        self._accumulation_steps = accumulation_steps
-        self._warn = warn or (lambda _code, _values: None)
+    def __post_init__(self) -> None:
         self._confusion_kk: torch.Tensor | None = None
         self._train, self._validation = self._find()
         self.classes = sorted({label for _, label in self._train})
@@ -77,7 +62,7 @@ class ImageClassification:
 
     def model(self) -> torch.nn.Module:
         """The network, its BatchNorm layers treated as asked. Raises UsageError."""
-        task = self._task
+        task = self.task
         try:
             timm: Any = importlib.import_module("timm")  # an optional, heavy library
         except ImportError as error:
@@ -97,53 +82,53 @@ class ImageClassification:
             hint = f" Near names: {', '.join(near)}." if near else " See timm.list_models()."
             message = f"task.model = {task.model}: {first}.{hint}"
             raise UsageError(message) from error
-        return treat_batch_norm(model, task.batch_norm, self._accumulation_steps)
+        return treat_batch_norm(model, task.batch_norm, self.accumulation_steps)
 
     def datasets(self) -> Datasets:
         """Training and validation images."""
         return Datasets(
-            train=Pictures(self._train, self.classes, self._task, augment=True),
-            validation=Pictures(self._validation, self.classes, self._task, augment=False)
+            train=Pictures(self._train, self.classes, self.task, augment=True),
+            validation=Pictures(self._validation, self.classes, self.task, augment=False)
             if self._validation
             else None,
         )
 
     def _find(self) -> tuple[list[Labelled], list[Labelled]]:
-        data = self._data
-        train = self._usable(_labelled(self._folder / data.path, "data.path"))
+        data = self.data
+        train = self._usable(_labelled(self.path(data.path), "data.path"))
         if data.validation_path:
-            held = _labelled(self._folder / data.validation_path, "data.validation_path")
+            held = _labelled(self.path(data.validation_path), "data.validation_path")
             return train, self._usable(held)
         return self._hold_out(train)
 
     def _hold_out(self, labelled: list[Labelled]) -> tuple[list[Labelled], list[Labelled]]:
         """The same share of every class, at least one where a class has two."""
-        generator = torch.Generator().manual_seed(self._seed)
+        generator = torch.Generator().manual_seed(self.seed)
         train, held = [], []
         for label in sorted({label for _, label in labelled}):
             of_class = [entry for entry in labelled if entry[1] == label]
             order = torch.randperm(len(of_class), generator=generator).tolist()
-            count = min(len(of_class) - 1, max(1, round(len(of_class) * self._data.validation_fraction)))
+            count = min(len(of_class) - 1, max(1, round(len(of_class) * self.data.validation_fraction)))
             held += [of_class[number] for number in sorted(order[:count])]
             train += [of_class[number] for number in sorted(order[count:])]
         if not held:
-            self._warn("no-validation-data", {"samples": len(train)})
+            self.warn("no-validation-data", {"samples": len(train)})
         return train, held
 
     def _usable(self, labelled: list[Labelled]) -> list[Labelled]:
         good, bad = [], 0
         for path, label in labelled:
             try:
-                read_image(path, self._task.channels)
+                read_image(path, self.task.channels)
             except BrokenImageError as error:
-                if self._data.broken == "stop":
+                if self.data.broken == "stop":
                     message = f'{error} Mend it, or set data.broken = "skip".'
                     raise UsageError(message) from error
                 bad += 1
             else:
                 good.append((path, label))
         if bad:
-            self._warn("images-skipped", {"count": bad})
+            self.warn("images-skipped", {"count": bad})
         if not good:
             message = f"None of the {len(labelled)} images in data.path can be read."
             raise UsageError(message)
@@ -158,14 +143,14 @@ class ImageClassification:
     def collate_training(self, samples: list[tuple[torch.Tensor, int]]) -> dict[str, torch.Tensor]:
         """As `collate`, mixed within the micro-batch where mixup or cutmix is on."""
         batch = self.collate(samples)
-        if (self._task.mixup or self._task.cutmix) and len(samples) > 1:
+        if (self.task.mixup or self.task.cutmix) and len(samples) > 1:
             batch["images"], batch["targets"] = self._mix(batch["images"], batch["targets"])
         return batch
 
     def _mix(self, images_bchw: torch.Tensor, targets_bk: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Zhang et al. 2018 (mixup), Yun et al. 2019 (CutMix): partner of i is i - 1 of this micro-batch."""
-        cut = bool(self._task.cutmix) and (not self._task.mixup or bool(torch.rand(()) < 0.5))
-        alpha = self._task.cutmix if cut else self._task.mixup
+        cut = bool(self.task.cutmix) and (not self.task.mixup or bool(torch.rand(()) < 0.5))
+        alpha = self.task.cutmix if cut else self.task.mixup
         # A Beta variable from two Gamma variables, by torch's generator (seeded a sample).
         one, other = torch._standard_gamma(torch.full((2,), alpha))  # noqa: SLF001 - torch's only seeded gamma
         share = float(one / (one + other).clamp_min(1e-12))
@@ -197,7 +182,7 @@ class ImageClassification:
             logits_bk,
             batch["targets"].to(logits_bk),
             reduction="sum",
-            label_smoothing=self._task.label_smoothing if model.training else 0.0,
+            label_smoothing=self.task.label_smoothing if model.training else 0.0,
         )
         return LossTerm(total, float(batch["images"].shape[0]))
 
@@ -232,7 +217,7 @@ class ImageClassification:
 
 def _labelled(path: Path, key: str) -> list[Labelled]:
     if path.is_dir():
-        files = image_files(path, key)
+        files = files_in(path, SUFFIXES, key)
         loose = [file for file in files if file.parent == path]
         if loose:
             message = f"{key} = {path}: {loose[0].name} lies in no class's folder. Put each image into one."
@@ -259,7 +244,7 @@ def _from_csv(path: Path) -> list[Labelled]:
         if not row["path"] or not row["label"]:
             message = f"{path}:{number}: path or label is empty. Fill it in, or take the line away."
             raise UsageError(message)
-        labelled.append((path.parent / row["path"], row["label"]))
+        labelled.append((place(path.parent, row["path"]), row["label"]))
     return labelled
 
 

@@ -22,18 +22,6 @@ class BrokenImageError(UsageError):
     """A file that is no image, or no image of the kind that is wanted."""
 
 
-def image_files(folder: Path, key: str) -> list[Path]:
-    """The images of a folder and its folders, in a fixed order. Raises UsageError."""
-    if not folder.is_dir():
-        message = f"{key} = {folder} is no folder. Check the path; it starts at the recipe's folder."
-        raise UsageError(message)
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
-    if not found:
-        message = f"{key} = {folder} holds no image ({', '.join(sorted(SUFFIXES))})."
-        raise UsageError(message)
-    return found
-
-
 def _open(path: Path) -> Any:  # noqa: ANN401 - numpy's arrays of any type
     try:
         with Image.open(path) as image:

@@ -15,18 +15,17 @@ import torch
 
 from trainer_backend.errors import UsageError
 from trainer_backend.kinds.segmentation import SegmentationTask
-from trainer_backend.protocol import Scalar
-from trainer_backend.tasks.vision.images import BrokenImageError, image_files, read_image, read_mask, size_of
+from trainer_backend.tasks.built_in import Warn, files_in
+from trainer_backend.tasks.vision.images import SUFFIXES, BrokenImageError, read_image, read_mask, size_of
 
 Pair = tuple[Path, Path]
-Warn = Callable[[str, dict[str, Scalar]], None]
 
 
 def find_pairs(images: Path, masks: Path, keys: tuple[str, str]) -> list[Pair]:
     """Each image with the mask of its name (any suffix). Raises UsageError."""
-    by_name = {_name(path, masks): path for path in image_files(masks, keys[1])}
+    by_name = {_name(path, masks): path for path in files_in(masks, SUFFIXES, keys[1])}
     pairs = []
-    for image in image_files(images, keys[0]):
+    for image in files_in(images, SUFFIXES, keys[0]):
         mask = by_name.get(_name(image, images))
         if mask is None:
             message = f"{image} has no mask named {image.stem} in {masks}. Add it, or take the image away."

@@ -17,8 +17,9 @@ from PIL import Image
 from trainer_backend.errors import UsageError
 from trainer_backend.kinds.segmentation import SegmentationData, SegmentationTask
 from trainer_backend.tasks import Datasets, LossTerm
+from trainer_backend.tasks.built_in import BuiltIn
 from trainer_backend.tasks.vision.norms import treat_batch_norm
-from trainer_backend.tasks.vision.scenes import Scenes, Warn, find_pairs, usable_pairs
+from trainer_backend.tasks.vision.scenes import Scenes, find_pairs, usable_pairs
 
 CROSS_ENTROPY: Final = "cross-entropy"
 DICE: Final = "dice"
@@ -38,25 +39,11 @@ PALETTE: Final = torch.tensor(
 """Okabe and Ito's colours, told apart by colour-blind eyes."""
 
 
-class Segmentation:
+class Segmentation(BuiltIn[SegmentationTask, SegmentationData]):
     """Trains a class for every pixel. See `trainer_backend.tasks.Task` for what each method gives."""
 
-    def __init__(
-        self,
-        task: SegmentationTask,
-        data: SegmentationData,
-        *,
-        folder: Path,
-        seed: int = 0,
-        accumulation_steps: int = 1,
-        warn: Warn | None = None,
-    ) -> None:
-        self._task = task
-        self._data = data
-        self._folder = folder
-        self._seed = seed
-        self._accumulation_steps = accumulation_steps
-        self._warn = warn or (lambda _code, _values: None)
+    def __post_init__(self) -> None:
+        task = self.task
         if not task.cross_entropy and not task.dice:
             message = "task.cross_entropy and task.dice are both 0, so nothing is learnt. Set one above 0."
             raise UsageError(message)
@@ -69,34 +56,34 @@ class Segmentation:
 
     def model(self) -> torch.nn.Module:
         """The network, its BatchNorm layers treated as asked. Raises UsageError."""
-        task = self._task
+        task = self.task
         make = _torchvision_model if task.architecture.startswith("torchvision-") else _smp_model
         model = make(task)
-        return treat_batch_norm(model, task.batch_norm, self._accumulation_steps)
+        return treat_batch_norm(model, task.batch_norm, self.accumulation_steps)
 
     def datasets(self) -> Datasets:
         """Tiles (or whole images) with their masks; images are held out, never tiles of one image."""
-        data, folder = self._data, self._folder
-        pairs = find_pairs(folder / data.images, folder / data.masks, ("data.images", "data.masks"))
-        pairs = usable_pairs(pairs, self._task, data.broken, self._warn)
+        data = self.data
+        pairs = find_pairs(self.path(data.images), self.path(data.masks), ("data.images", "data.masks"))
+        pairs = usable_pairs(pairs, self.task, data.broken, self.warn)
         if data.validation_images:
             held = find_pairs(
-                folder / data.validation_images,
-                folder / (data.validation_masks or data.masks),
+                self.path(data.validation_images),
+                self.path(data.validation_masks or data.masks),
                 ("data.validation_images", "data.validation_masks"),
             )
-            held = usable_pairs(held, self._task, data.broken, self._warn)
+            held = usable_pairs(held, self.task, data.broken, self.warn)
         elif len(pairs) < 2:
-            self._warn("no-validation-data", {"samples": len(pairs)})
+            self.warn("no-validation-data", {"samples": len(pairs)})
             held = []
         else:
-            order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(self._seed)).tolist()
+            order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(self.seed)).tolist()
             count = max(1, round(len(pairs) * data.validation_fraction))
             held = [pairs[number] for number in sorted(order[:count])]
             pairs = [pairs[number] for number in sorted(order[count:])]
         return Datasets(
-            train=Scenes(pairs, self._task, augment=True),
-            validation=Scenes(held, self._task, augment=False) if held else None,
+            train=Scenes(pairs, self.task, augment=True),
+            validation=Scenes(held, self.task, augment=False) if held else None,
         )
 
     def collate(self, samples: list[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, torch.Tensor]:
@@ -107,7 +94,7 @@ class Segmentation:
         for image_chw, mask_hw in samples:
             padding = (0, width - image_chw.shape[2], 0, height - image_chw.shape[1])
             images.append(F.pad(image_chw, padding))
-            masks.append(F.pad(mask_hw, padding, value=self._task.ignore_value))
+            masks.append(F.pad(mask_hw, padding, value=self.task.ignore_value))
         return {"images": torch.stack(images), "masks": torch.stack(masks)}
 
     # ------------------------------------------------------------------------- losses
@@ -115,34 +102,34 @@ class Segmentation:
     def weights(self, batch: dict[str, torch.Tensor]) -> dict[str, float]:
         """Pixels (or their class weights) for cross-entropy, images for Dice."""
         weights = {}
-        if self._task.cross_entropy:
+        if self.task.cross_entropy:
             weights[CROSS_ENTROPY] = float(self._pixel_weights(batch["masks"]).sum(dtype=torch.float64))
-        if self._task.dice:
+        if self.task.dice:
             weights[DICE] = float(self._dice_images(batch["masks"]).sum())
         return weights
 
     def _pixel_weights(self, masks_bhw: torch.Tensor) -> torch.Tensor:
-        valid = masks_bhw != self._task.ignore_value
+        valid = masks_bhw != self.task.ignore_value
         classes = torch.where(valid, masks_bhw, 0)
         return self._class_weights.to(masks_bhw.device)[classes] * valid
 
     def _dice_images(self, masks_bhw: torch.Tensor) -> torch.Tensor:
         """(b,): 1 for an image with a valid pixel."""
-        return (masks_bhw != self._task.ignore_value).flatten(1).any(1).double()
+        return (masks_bhw != self.task.ignore_value).flatten(1).any(1).double()
 
     def loss(self, model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> list[LossTerm]:
         """Cross-entropy over pixels and Dice over images, each a sum with its own denominator."""
         logits_bkhw = _logits(model, batch["images"])
         logits_bkhw = logits_bkhw if logits_bkhw.dtype == torch.float64 else logits_bkhw.float()
         terms = []
-        if self._task.cross_entropy:
-            total = self._cross_entropy(logits_bkhw, batch["masks"]) * self._task.cross_entropy
+        if self.task.cross_entropy:
+            total = self._cross_entropy(logits_bkhw, batch["masks"]) * self.task.cross_entropy
             weight = self._pixel_weights(batch["masks"]).sum(dtype=torch.float64)
             terms.append(LossTerm(total, weight, CROSS_ENTROPY))
-        if self._task.dice:
+        if self.task.dice:
             weight = self._dice_images(batch["masks"]).sum()
-            total = self._dice(logits_bkhw, batch["masks"], weight) * self._task.dice
-            terms.append(LossTerm(total, weight, DICE, per_micro_batch=self._task.dice_over == "micro-batch"))
+            total = self._dice(logits_bkhw, batch["masks"], weight) * self.task.dice
+            terms.append(LossTerm(total, weight, DICE, per_micro_batch=self.task.dice_over == "micro-batch"))
         return terms
 
     def _cross_entropy(self, logits_bkhw: torch.Tensor, masks_bhw: torch.Tensor) -> torch.Tensor:
@@ -150,22 +137,22 @@ class Segmentation:
             logits_bkhw,
             masks_bhw,
             weight=self._class_weights.to(logits_bkhw),
-            ignore_index=self._task.ignore_value,
+            ignore_index=self.task.ignore_value,
             reduction="sum",
         )
 
     def _dice(self, logits_bkhw: torch.Tensor, masks_bhw: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
         """Sum over images of 1 - mean over classes of soft Dice (Milletari et al. 2016, linear form)."""
-        valid_b1hw = (masks_bhw != self._task.ignore_value)[:, None]
+        valid_b1hw = (masks_bhw != self.task.ignore_value)[:, None]
         truth = torch.where(valid_b1hw[:, 0], masks_bhw, 0)
-        truth_bkhw = F.one_hot(truth, self._task.classes).movedim(-1, 1).to(logits_bkhw) * valid_b1hw
+        truth_bkhw = F.one_hot(truth, self.task.classes).movedim(-1, 1).to(logits_bkhw) * valid_b1hw
         found_bkhw = logits_bkhw.softmax(1) * valid_b1hw
-        over = (2, 3) if self._task.dice_over == "image" else (0, 2, 3)
+        over = (2, 3) if self.task.dice_over == "image" else (0, 2, 3)
         overlap = (truth_bkhw * found_bkhw).sum(over)
         both = (truth_bkhw + found_bkhw).sum(over)
         smooth = 1.0  # one pixel: a class that is nowhere and not found costs nothing
         dice = 1 - ((2 * overlap + smooth) / (both + smooth)).mean(-1)
-        if self._task.dice_over == "image":
+        if self.task.dice_over == "image":
             return (dice * self._dice_images(masks_bhw).to(dice)).sum()
         return dice * images.to(dice)
 
@@ -175,9 +162,9 @@ class Segmentation:
         """Pixel accuracy, and intersection over union of each class (sums over sums)."""
         found = _logits(model, batch["images"]).argmax(1)
         truth = batch["masks"]
-        valid = truth != self._task.ignore_value
+        valid = truth != self.task.ignore_value
         metrics = {"pixel_accuracy": LossTerm(((found == truth) & valid).sum().double(), valid.sum())}
-        for number in range(self._task.classes):
+        for number in range(self.task.classes):
             is_found, is_true = (found == number) & valid, (truth == number) & valid
             metrics[f"iou_{number}"] = LossTerm(
                 (is_found & is_true).sum().double(), (is_found | is_true).sum()
@@ -193,15 +180,15 @@ class Segmentation:
     def artifacts(self, model: torch.nn.Module, folder: Path) -> list[tuple[str, Path, str]]:
         """Image, truth and prediction side by side, of the first validation images."""
         validation = self._validation
-        if validation is None or not self._task.overlays:
+        if validation is None or not self.task.overlays:
             return []
         folder.mkdir(parents=True, exist_ok=True)
         made = []
         device = next(model.parameters()).device
-        for index in range(min(self._task.overlays, len(validation))):
+        for index in range(min(self.task.overlays, len(validation))):
             batch = self.collate([validation[index]])
             found = _logits(model, batch["images"].to(device)).argmax(1)[0].cpu()
-            picture = _side_by_side(batch["images"][0], batch["masks"][0], found, self._task.ignore_value)
+            picture = _side_by_side(batch["images"][0], batch["masks"][0], found, self.task.ignore_value)
             path = folder / f"overlay-{index:02d}.png"
             Image.fromarray(picture.movedim(0, -1).numpy()).save(path)
             made.append(("image", path, f"{validation.name(index)}: image, truth, prediction"))

@@ -99,6 +99,21 @@ def test_every_class_is_held_out_alike(folder: Path) -> None:
     assert len(task.datasets().train) == 100
 
 
+def test_paths_may_start_at_the_home_folder(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`~` is expanded in the recipe's paths and in those of a CSV."""
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.setenv("USERPROFILE", str(folder))
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    data = {"path": "~/digits", "validation_path": "~/digits"}
+    assert make(elsewhere, data=data).classes == [str(digit) for digit in range(10)]
+    files = sorted((folder / "digits").rglob("*.png"))[::6]
+    lines = [f"~/{file.relative_to(folder)},{file.parent.name}" for file in files]
+    (elsewhere / "list.csv").write_text("path,label\n" + "\n".join(lines), encoding="utf-8")
+    assert len(make(elsewhere, data={"path": "list.csv"}).datasets().train) == 10
+
+
 def test_a_csv_names_files_and_classes(folder: Path) -> None:
     """Paths start at the CSV's folder."""
     files = sorted((folder / "digits").rglob("*.png"))[:40]

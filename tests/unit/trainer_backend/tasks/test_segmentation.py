@@ -234,3 +234,18 @@ def test_a_mask_that_is_missing_is_named(folder: Path) -> None:
     (folder / "masks" / "scene-2.png").unlink()
     with pytest.raises(UsageError, match="has no mask named scene-2"):
         make(folder).datasets()
+
+
+def test_paths_may_start_at_the_home_folder(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`~` is expanded in every path, wherever the recipe lies."""
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.setenv("USERPROFILE", str(folder))
+    data = {"images": "~/images", "masks": "~/masks", "validation_images": "~/images"}
+    task = make(tmp_path_factory.mktemp("elsewhere"), data=data)
+    assert len(task.datasets().train) == len(
+        make(folder, data={"validation_images": "images"}).datasets().train
+    )
+    with pytest.raises(UsageError, match="~nobody-of-that-name"):
+        make(folder, data={"images": "~nobody-of-that-name/images"}).datasets()

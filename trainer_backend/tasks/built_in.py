@@ -1,0 +1,61 @@
+"""What the built-in kinds share: how they are made from a recipe, and how they find their files."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Generic, Literal, TypeAlias, TypeVar
+
+from trainer_backend.errors import UsageError
+from trainer_backend.protocol import Scalar
+from trainer_backend.section import Section
+
+Warn: TypeAlias = Callable[[str, dict[str, Scalar]], None]
+"""`warn(code, values)` becomes a `Warned` in the journal."""
+T = TypeVar("T", bound=Section)
+D = TypeVar("D", bound=Section)
+
+
+def unheard(_code: str, _values: dict[str, Scalar]) -> None:
+    """A `Warn` where nobody listens."""
+
+
+@dataclasses.dataclass(eq=False)
+class BuiltIn(Generic[T, D]):
+    """A task of a built-in kind: its two tables of the recipe, and what it wants to know of the others."""
+
+    task: T
+    data: D
+    _: dataclasses.KW_ONLY
+    folder: Path
+    """What relative paths start in."""
+    normalization: Literal["tokens", "samples"] = "tokens"
+    seed: int = 0
+    accumulation_steps: int = 1
+    warn: Warn = unheard
+
+    def __post_init__(self) -> None:
+        """What a kind does with these when it is made. Raises UsageError where they do not fit."""
+
+    def path(self, text: str) -> Path:
+        """Where a path of the recipe leads."""
+        return place(self.folder, text)
+
+
+def place(folder: Path, text: str) -> Path:
+    """Where a path that a person wrote leads: `~` is their home, a relative one starts at `folder`."""
+    return folder / os.path.expanduser(text)  # noqa: PTH111 - pathlib's raises where "~x" is no user
+
+
+def files_in(folder: Path, suffixes: Collection[str], key: str) -> list[Path]:
+    """The files of a folder and its folders with these suffixes, in a fixed order. Raises UsageError."""
+    if not folder.is_dir():
+        message = f"{key} = {folder} is no folder. Check the path; it starts at the recipe's folder."
+        raise UsageError(message)
+    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in suffixes and path.is_file())
+    if not found:
+        message = f"{key} = {folder} holds no {', '.join(sorted(suffixes))} file. Choose another folder."
+        raise UsageError(message)
+    return found
