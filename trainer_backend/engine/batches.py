@@ -79,27 +79,27 @@ def size(batch: Batch) -> int:
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
     """`batch` with every tensor on `device`; the host's own copy is kept by the caller."""
-    return _mapped(batch, lambda tensor: tensor.to(device, non_blocking=True))
+    return mapped(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
 
-def _mapped(batch: Batch, change: Callable[[Any], Any], whole: Callable[[Any], Any] | None = None) -> Batch:
+def mapped(batch: Batch, change: Callable[[Any], Any], whole: Callable[[Any], Any] | None = None) -> Batch:
     """`batch` rebuilt with `change` of each tensor, and `whole` of each list or tuple of plain values."""
     match batch:
         case torch.Tensor():
             return change(batch)
         case Mapping():
-            changed = {key: _mapped(entry, change, whole) for key, entry in batch.items()}
+            changed = {key: mapped(entry, change, whole) for key, entry in batch.items()}
             return changed if type(batch) is dict else type(batch)(changed)  # type: ignore[call-arg]
         case list() | tuple():
             if whole is not None and not any(True for _ in tensors_of(batch)):
                 return whole(batch)
-            entries = [_mapped(entry, change, whole) for entry in batch]
+            entries = [mapped(entry, change, whole) for entry in batch]
             return type(batch)(*entries) if hasattr(batch, "_fields") else type(batch)(entries)
         case _ if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
             return dataclasses.replace(
                 batch,
                 **{
-                    field.name: _mapped(getattr(batch, field.name), change, whole)
+                    field.name: mapped(getattr(batch, field.name), change, whole)
                     for field in dataclasses.fields(batch)
                     if field.init
                 },
@@ -142,7 +142,7 @@ def _cut(batch: Batch, low: int, high: int, total: int) -> Batch:
     def rows_of_values(rows: Any) -> Any:  # noqa: ANN401 - a list or tuple of plain values
         return rows[low:high] if len(rows) == total else rows
 
-    return _mapped(batch, rows_of_tensor, rows_of_values)
+    return mapped(batch, rows_of_tensor, rows_of_values)
 
 
 class Reader:

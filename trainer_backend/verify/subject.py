@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from typing import Any, Final, Literal
@@ -15,7 +14,7 @@ import torch
 
 from trainer_backend.data.randomness import borrowed, mixed, seed_all
 from trainer_backend.engine import batches
-from trainer_backend.engine.batches import tensors_of
+from trainer_backend.engine.batches import mapped, tensors_of
 from trainer_backend.errors import GradaccError, UsageError
 from trainer_backend.tasks import Batch, LossTerm, Task
 from trainer_backend.verify.quiet import LossCall, Quiet, in_fp64, silence
@@ -153,7 +152,7 @@ class Subject:
 
     def cast(self, batch: Batch, precision: Precision) -> Batch:
         """A batch as a precision needs it: floats in fp64, or as they are."""
-        return widened(batch) if precision == "fp64" else batch
+        return mapped(batch, _widened) if precision == "fp64" else batch
 
     def _split_in(self, batch: Batch, sizes: Sequence[int]) -> list[Batch]:
         """By the task's own `split`, as after out of memory: single samples, or equal parts."""
@@ -203,22 +202,8 @@ class Subject:
         return self.task.loss(model, batch)
 
 
-def widened(batch: Batch) -> Batch:
-    """`batch` with its floating tensors in fp64."""
-    match batch:
-        case torch.Tensor():
-            return batch.double() if batch.is_floating_point() else batch
-        case Mapping():
-            changed = {key: widened(entry) for key, entry in batch.items()}
-            return changed if type(batch) is dict else type(batch)(changed)  # type: ignore[call-arg]
-        case list() | tuple():
-            entries = [widened(entry) for entry in batch]
-            return type(batch)(*entries) if hasattr(batch, "_fields") else type(batch)(entries)
-        case _ if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-            fields = [field.name for field in dataclasses.fields(batch) if field.init]
-            return dataclasses.replace(batch, **{name: widened(getattr(batch, name)) for name in fields})
-        case _:
-            return batch
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def take_samples(dataset: Any, many: int, *, seed: int) -> tuple[list[Any], list[Any]]:  # noqa: ANN401 - any data set
