@@ -79,10 +79,13 @@ WARNINGS: Final[dict[str, str]] = {
     "batch-norm": "BatchNorm ({modules} modules, first {first}) sees each micro-batch of {micro_batch_size} "
     "on its own, not the effective batch. Use GroupNorm or LayerNorm, a larger micro-batch, or a momentum of "
     "{suggested_momentum}.",
+    "batch-norm-of-one": "BatchNorm ({modules} modules, first {first}) sees a single sample at a time: it "
+    "normalises each by itself, and fails where a sample has one value a channel. Use a larger micro-batch "
+    "with a smaller N, freeze these layers, or use GroupNorm.",
     "optimizer-in-backward": "A hook on {parameter} runs inside the backward and may change it before the "
     "step's end; accumulation is then not exact.",
-    "reentrant-checkpointing": "{parameter} is shared under reentrant checkpointing; its micro-batch norms "
-    "are wrong. Use use_reentrant=False.",
+    "reentrant-checkpointing": "Under reentrant checkpointing {parameter} is used more than once, so its "
+    "micro-batch norms may not be known. Use use_reentrant=False.",
     "half-gradients": "{parameters} parameters gather their gradients in half precision, which is inexact; "
     "accumulation.gradient_dtype = fp32 is exact.",
     "loss-half": "The total of {term} is {dtype}; return it in fp32, or it is refused.",

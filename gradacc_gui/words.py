@@ -237,7 +237,7 @@ def line(event: Fact) -> Line | None:  # noqa: C901, PLR0912 - one case a fact
                 tr("{lost:,} measurements lost: the disk was full or too slow").format(lost=lost), "bad"
             )
         case Warned():
-            return Line(warning(event), "plain" if is_about_readings(event) else "warning")
+            return Line(warning(event), _tone_of(event))
         case RunFinished() | RunStopped() | RunFailed():
             return _ended(event)
         case _:
@@ -315,6 +315,17 @@ def _ended(event: RunFinished | RunStopped | RunFailed) -> Line:
             return Line(text, "bad", detail=event.where)
         case _:
             assert_never(event)
+
+
+def is_error(event: Warned) -> bool:
+    """Whether a warning's own level says that the run is wrong as it stands."""
+    return event.values.get("level") == "error"
+
+
+def _tone_of(event: Warned) -> Tone:
+    if is_about_readings(event):
+        return "plain"
+    return "bad" if is_error(event) else "warning"
 
 
 def is_about_readings(event: Warned) -> bool:

@@ -143,7 +143,10 @@ class ChartGrid(QWidget):
     # ---------------------------------------------------------------------------- drawing
 
     def tick(self, budget_s: float = 0.006) -> int:
-        """Draw as many changed charts that can be seen as fit in `budget_s`; gives how many."""
+        """Draw as many changed charts that can be seen as fit in `budget_s`; gives how many.
+
+        At least one; just one while the store has more to read.
+        """
         if not self.isVisible():
             return 0
         if not self.is_due():
@@ -152,6 +155,7 @@ class ChartGrid(QWidget):
         store = self.store
         if store is not None:
             self._learn(store)
+            budget_s = 0.0 if store.is_behind else budget_s
             live = not store.state.is_over
             self.horizon.update(store.extent(self.horizon.axis)[1], live=live)
         drawn = 0

@@ -17,6 +17,7 @@ from tomlkit.items import Table, Trivia
 from tomlkit.toml_document import TOMLDocument
 
 from gradacc_gui.form.arrangement import CHOICE_OF, CHOICES, Choice
+from gradacc_gui.form.points import points_fault, write_points
 from gradacc_gui.form.specs import (
     ABSENT,
     FieldSpec,
@@ -184,7 +185,7 @@ class Draft:
 
     def check(self) -> RunConfig | dict[str, str]:
         """The configuration, or a sentence for each field that needs a look, by the field's path."""
-        faults = self._toml_faults()
+        faults = self._written_faults()
         checked = check(self.data())
         if isinstance(checked, RunConfig) and not faults:
             return checked
@@ -202,9 +203,14 @@ class Draft:
         choice = CHOICE_OF.get(path)
         return choice.paths[0] if choice is not None else path
 
-    def _toml_faults(self) -> dict[str, str]:
+    def _written_faults(self) -> dict[str, str]:
+        points = {
+            path: fault
+            for path, spec in self.specs.items()
+            if spec.shape == "points" and (fault := points_fault(spec, self.text(path)))
+        }
         tables = [path for path, spec in self.specs.items() if spec.shape == "table"]
-        return {
+        return points | {
             path: fault
             for path in (*tables, PUBLISHED)
             if self._key(path) in self._texts and (fault := toml_fault(self.text(path)))
@@ -226,6 +232,8 @@ class Draft:
                 _set_published(document, self._texts[PUBLISHED])
             elif value is ABSENT:
                 set_value(document, path, None)
+            elif path in self.specs and self.specs[path].shape == "points":
+                write_points(document, path, value)
             elif name not in kept or kept[name] != value or type(kept[name]) is not type(value):
                 set_value(document, path, _item(self.specs[path], value, self.text(path)))
         return document
@@ -354,13 +362,6 @@ def _table(text: str) -> Table:
 def _item(spec: FieldSpec, value: Any, text: str) -> Any:  # noqa: ANN401 - any TOML value
     """A value as it is best written in the recipe."""
     match spec.shape:
-        case "points":
-            array = tomlkit.array()
-            for point in value:
-                cell = tomlkit.inline_table()
-                cell.update(point)
-                array.append(cell)
-            return array
         case "table":
             return _table(text)
         case _:

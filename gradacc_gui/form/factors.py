@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from gradacc_gui.form.draft import Draft
+from gradacc_gui.form.points import points_fault
 from gradacc_gui.form.specs import ABSENT
+from gradacc_gui.words import tr
 
 MICRO_PATH: Final = "accumulation.micro_batch_size"
 N_PATH: Final = "accumulation.gradient_accumulation_steps"
 BATCH_PATH: Final = "accumulation.effective_batch_size"
 STEPS_PATH: Final = "run.max_optimizer_steps"
 SAMPLES_PATH: Final = "run.max_samples"
+SCHEDULE_PATH: Final = "accumulation.schedule"
+MOST_WORDED: Final = 3
+"""So many changes of the effective batch are told one by one."""
 
 
 class Factors:
@@ -25,21 +30,36 @@ class Factors:
         self.from_batch = draft.value(BATCH_PATH) is not ABSENT
         """Whether the effective batch is what was typed, and N follows."""
         one = self.micro_batch * self.world if self.micro_batch and self.world else None
-        first = _first_point(draft.valid_value("accumulation.schedule"))
+        points = _right_points(draft)
+        self.scheduled = bool(points) and points[0][0] == 0
+        """Whether the schedule of N sets N from the start, over what its own field says."""
+        first = points[0][1] if self.scheduled else None
         if self.effective is not None and first is None:
             divides = one is not None and self.effective % one == 0
             self.steps = self.effective // one if divides and one is not None else None
         else:
             self.steps = first if first is not None else self.steps
             self.effective = one * self.steps if one is not None and self.steps else None
+        self.later = tuple((sample, one * steps) for sample, steps in points if sample) if one else ()
+        """From which sample on the schedule of N makes which effective batch."""
+
+    def later_words(self) -> str:
+        """How the effective batch goes on: ", from sample 6,400 on 64"; empty where N is constant."""
+        shown = self.later if len(self.later) <= MOST_WORDED else self.later[: MOST_WORDED - 1]
+        words = [
+            tr("from sample {sample:,} on {count:,}").format(sample=sample, count=count)
+            for sample, count in shown
+        ]
+        if len(shown) < len(self.later):
+            words.append(tr("… and in the end {count:,}").format(count=self.later[-1][1]))
+        return "".join(f", {part}" for part in words)
 
 
-def _first_point(points: Any) -> int | None:  # noqa: ANN401 - plain data
-    """N that the schedule of N sets at sample 0."""
-    if isinstance(points, list) and points and points[0].get("from_sample") == 0:
-        steps: int = points[0]["steps"]
-        return steps
-    return None
+def _right_points(draft: Draft) -> list[tuple[int, int]]:
+    """Samples and N of the schedule of N; none while a row of it is wrong."""
+    if points_fault(draft.specs[SCHEDULE_PATH], draft.text(SCHEDULE_PATH)):
+        return []
+    return [(point["from_sample"], point["steps"]) for point in draft.value(SCHEDULE_PATH)]
 
 
 def converted(draft: Draft, before: str, after: str) -> str | None:

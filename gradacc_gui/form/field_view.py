@@ -10,12 +10,12 @@ from gradacc_gui.form.editors import (
     ComboBox,
     Editor,
     FlagBox,
-    LineEdit,
     editor_for,
     focus_widget,
     line_of,
     set_names,
 )
+from gradacc_gui.form.line_edit import LineEdit
 from gradacc_gui.form.specs import FieldSpec, text_of
 from gradacc_gui.theme import set_role, space
 from gradacc_gui.window.parts import label, put
@@ -143,8 +143,6 @@ def placeholder(spec: FieldSpec) -> str:
     if spec.suggestions or spec.required:
         return ""
     default = text_of(spec, spec.default)
-    if spec.shape == "points":
-        return tr("constant")
     return tr("default {value}").format(value=default) if default else ""
 
 

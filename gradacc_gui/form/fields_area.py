@@ -10,7 +10,7 @@ from PySide6.QtGui import QStandardItemModel
 from gradacc_gui.form.arrangement import CHOICE_OF, PANELS, applies, fields_of
 from gradacc_gui.form.draft import PUBLISHED, Draft
 from gradacc_gui.form.estimate import in_steps, steps_for
-from gradacc_gui.form.factors import BATCH_PATH, N_PATH, Factors
+from gradacc_gui.form.factors import BATCH_PATH, N_PATH, SCHEDULE_PATH, Factors
 from gradacc_gui.form.field_view import ChoiceView, FieldView
 from gradacc_gui.form.flow import PanelFlow
 from gradacc_gui.form.published import Difference, compare
@@ -183,12 +183,22 @@ class FieldsArea(PanelFlow):
 def _extra(view: FieldView, draft: Draft, factors: Factors, config: RunConfig | None) -> str:
     """What a field's value amounts to in other words."""
     path = view.path
+    if path == SCHEDULE_PATH:
+        both = factors.effective is not None and factors.later
+        words = tr("Effective batch {count:,}{later}")
+        return words.format(count=factors.effective, later=factors.later_words()) if both else ""
     value = draft.valid_value(path) if path in draft.specs else None
     if value is None or factors.effective is None:
         return ""
     if path == N_PATH:
-        return tr("Effective batch {count:,}").format(count=factors.effective)
+        words = tr("Effective batch {count:,}{later}")
+        if factors.scheduled:
+            words = tr("The schedule of N sets N = {steps:,} from the start. ") + words
+        return words.format(count=factors.effective, later=factors.later_words(), steps=factors.steps)
     if path == BATCH_PATH:
+        if factors.scheduled or factors.later:
+            words = tr("N = {steps:,} at first: effective batch {count:,}{later}")
+            return words.format(count=factors.effective, later=factors.later_words(), steps=factors.steps)
         return "" if factors.steps is None else tr("N = {count:,}").format(count=factors.steps)
     counted = path in {"schedule.warmup_samples", "schedule.samples", "run.max_samples"}
     if (counted or path.endswith("every_samples")) and value:

@@ -16,6 +16,7 @@ import msgspec
 import tomlkit
 from msgspec import inspect
 
+from gradacc_gui.form.rows import rows_of, text_of_rows
 from trainer_backend.config import KINDS, Section
 from trainer_backend.config_check import bare, fields, metadata, section_types
 
@@ -197,7 +198,7 @@ def text_of(spec: FieldSpec, value: Any) -> str:  # noqa: ANN401 - plain data
         case "pair":
             return ", ".join(number_text(item) for item in value)
         case "points":
-            return ", ".join(_point_text(spec, item) for item in value)
+            return text_of_rows([_point_cells(spec, item) for item in value])
         case "table":
             return toml_text(value)
         case _:
@@ -274,21 +275,16 @@ def _read_list(text: str) -> list[str]:
     return found
 
 
-def _point_text(spec: FieldSpec, item: Any) -> str:  # noqa: ANN401 - plain data
+def _point_cells(spec: FieldSpec, item: Any) -> tuple[str, ...]:  # noqa: ANN401 - plain data
     values = item if isinstance(item, dict) else msgspec.to_builtins(item)
-    return ": ".join(text_of(column, values.get(column.name)) for column in spec.columns)
+    return tuple(text_of(column, values.get(column.name)) for column in spec.columns)
 
 
 def _read_points(spec: FieldSpec, text: str) -> list[Any]:
-    points: list[Any] = []
-    for part in text.split(","):
-        words = part.split(":")
-        if len(words) == len(spec.columns):
-            cells = zip(spec.columns, words, strict=True)
-            points.append({column.name: value_of(column, word) for column, word in cells})
-        elif part.strip():
-            points.append(part.strip())
-    return points
+    return [
+        {column.name: value_of(column, cell) for column, cell in zip(spec.columns, row, strict=True)}
+        for row in rows_of(text, len(spec.columns))
+    ]
 
 
 def toml_text(value: Any) -> str:  # noqa: ANN401 - plain data

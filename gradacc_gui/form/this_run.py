@@ -62,7 +62,7 @@ class ThisRunPanel(Panel):
             usual = "number-accent" if place == 3 and value else "number"
             set_role(number, "number-bad" if wrong[place] else usual)
         self.setAccessibleDescription(" ".join(number.text() for number in self._numbers))
-        put(self.words, _sentence(config, samples_an_epoch))
+        put(self.words, _sentence(config, factors, samples_an_epoch))
         self.words.setVisible(bool(self.words.text()))
         self._say_kappa(draft, factors.effective)
 
@@ -83,10 +83,14 @@ def _rounded(count: int) -> int:
     return round(count, 3 - len(str(count)))
 
 
-def _sentence(config: RunConfig | None, samples_an_epoch: int | None) -> str:
+def _sentence(config: RunConfig | None, factors: Factors, samples_an_epoch: int | None) -> str:
     if config is None:
         return ""
     parts = []
+    if factors.later and factors.effective:
+        first, last = f"{factors.effective:,}", f"{factors.later[-1][1]:,}"
+        way = f"{first} → {last}" if len(factors.later) == 1 else f"{first} → … → {last}"
+        parts.append(tr("effective batch {way} by the schedule of N").format(way=way))
     parameters = estimate.parameters(config)
     if parameters is not None:
         parts.append(tr("{count} parameters").format(count=short(parameters)))

@@ -19,8 +19,10 @@ def beside_field(problem: Problem, specs: Mapping[str, FieldSpec]) -> str:
     """The sentence without its path, with titles for other paths, and with a value to try."""
     sentence = problem.message
     spec = _spec_of(problem.path, specs)
-    if spec is not None and spec.shape in ("points", "pair") and "is not right" in sentence:
-        return _how_to_write(spec)
+    if spec is not None and spec.shape == "pair" and "is not right" in sentence:
+        return tr(
+            "Write {count} numbers with a comma between them, each from 0 to below 1: {example}."
+        ).format(count=len(spec.default), example=text_of(spec, spec.default))
     if spec is not None and spec.browse and problem.value in (None, ""):
         return tr(_PATH_WANTED[spec.browse])
     if spec is not None:
@@ -42,18 +44,6 @@ _PATH_WANTED = {
     "folder": "Missing. Choose a folder.",
     "any": "Missing. Choose a file or folder.",
 }
-
-
-def _how_to_write(spec: FieldSpec) -> str:
-    """Of several numbers in one line."""
-    if spec.shape == "pair":
-        return tr(
-            "Write {count} numbers with a comma between them, each from 0 to below 1: {example}."
-        ).format(count=len(spec.default), example=text_of(spec, spec.default))
-    names = ": ".join(column.title for column in spec.columns)
-    return tr(
-        "Write it as {names}, with commas between: 0: 4, 64000: 8. Whole numbers; N from 1 to 1,000,000."
-    ).format(names=names)
 
 
 def _capital(found: re.Match[str]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QVBoxLayout, QWidget
 
@@ -13,7 +15,10 @@ from gradacc_gui.window.attachment import Attachment
 from gradacc_gui.window.numbers import count
 from gradacc_gui.window.parts import Notice, button
 from gradacc_gui.words import tr
-from trainer_backend.protocol import OutOfMemoryRecovered, Record, RunStarted, Warned
+from trainer_backend.protocol import OutOfMemoryRecovered, Record, Warned
+
+MOST_WARNINGS: Final = 4
+"""Sentences of one banner; the decision log has them all."""
 
 
 class RunNotices(QWidget):
@@ -34,19 +39,22 @@ class RunNotices(QWidget):
         self.disk = Notice("notice-bad", dismissible=False)
         self.problem = Notice("notice-bad")
         self.memory = Notice("notice-warning")
+        self.error = Notice("notice-bad")
         self.warning = Notice("notice-warning")
+        self._attempt = 0
         for notice in (self.interrupted, self.failed):
             notice.buttons.addWidget(button(tr("Show the log"), clicked=self.log_asked.emit))
             notice.buttons.addWidget(button(tr("Resume"), role="primary", clicked=self.resume_asked.emit))
         self._all = (
             *(self.interrupted, self.failed, self.paused),
-            *(self.disk, self.problem, self.memory, self.warning),
+            *(self.disk, self.problem, self.error, self.memory, self.warning),
         )
         for notice in self._all:
             column.addWidget(notice)
 
     def forget(self) -> None:
         """Another run is shown."""
+        self._attempt = 0
         for notice in self._all:
             notice.hide()
 
@@ -54,19 +62,28 @@ class RunNotices(QWidget):
         """New facts; gives the warnings that belong beside the readings instead."""
         about_readings = []
         for record in facts:
+            if record.attempt != self._attempt:  # its warnings come before its RunStarted
+                self._attempt = record.attempt
+                for notice in (self.memory, self.error, self.warning, self.problem):
+                    notice.hide()
             match record.event:
                 case OutOfMemoryRecovered() as recovered:
                     self.memory.say(words.out_of_memory(recovered) + ".")
                 case Warned() as warned if words.is_about_readings(warned):
                     about_readings.append(warned)
                 case Warned() as warned:
-                    self.warning.say(words.warning(warned))
-                case RunStarted():
-                    for notice in (self.memory, self.warning, self.problem):
-                        notice.hide()
+                    self._warn(warned)
                 case _:
                     pass
         return about_readings
+
+    def _warn(self, warned: Warned) -> None:
+        """The newest on top, those before it below, until they are dismissed."""
+        notice = self.error if words.is_error(warned) else self.warning
+        said = [] if notice.isHidden() else [notice.sentence.text(), *notice.more.text().splitlines()]
+        newest = words.warning(warned)
+        before = [line for line in said if line and line != newest]
+        notice.say(newest, "\n".join(before[: MOST_WARNINGS - 1]))
 
     def show_state(self, run: Attachment) -> None:
         """What the run's state has to say; called a few times a second."""

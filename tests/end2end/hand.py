@@ -14,7 +14,10 @@ from PySide6.QtTest import QTest
 from pytestqt.exceptions import TimeoutError as WaitedTooLongError
 from pytestqt.qtbot import QtBot
 
+from gradacc_gui.form.editors import ComboBox, FlagBox, line_of
+from gradacc_gui.form.page import FormPage
 from gradacc_gui.window.main_window import MainWindow
+from gradacc_gui.window.results_tab import ResultsTab
 from tests.end2end.conftest import PATIENCE_MS
 from tests.support.trainers import events, records
 from trainer_backend.protocol import MicroBatchMeasured, OptimizerStepMeasured
@@ -48,16 +51,60 @@ class Hand:
         """Open a recipe in the form, press Start, wait for the first optimizer steps."""
         path = folder / "small.toml"
         path.write_text(tomlkit.dumps(recipe))
-        form = self.window.form()
-        form.set_recipe(path)
-        self.window.show_page("new-run")
-        self.wait(form.start_bar.start.isEnabled)
-        QTest.mouseClick(form.start_bar.start, Qt.MouseButton.LeftButton)
-        self.wait(lambda: self.window.run is not None)
+        self.open_form(path)
+        run = self.press_start()
         self.wait_for_state("running")
         self.wait_for_steps(2)
+        return run
+
+    def open_form(self, recipe: Path) -> FormPage:
+        """Open a recipe in the form."""
+        form: FormPage = self.window.form()
+        assert form.set_recipe(recipe)
+        self.window.show_page("new-run")
+        return form
+
+    def fill_in(self, path: str, text: str) -> None:
+        """Type into a field, or choose with the keyboard, or tick it."""
+        view = self.window.form().fields.reveal(path)
+        assert view is not None, path
+        line = line_of(view.editor)
+        match view.editor:
+            case ComboBox() as box if line is None:
+                while box.text() != text:
+                    before = box.currentIndex()
+                    up = box.findData(text) < before
+                    QTest.keyClick(box, Qt.Key.Key_Up if up else Qt.Key.Key_Down)
+                    assert box.currentIndex() != before, f"{path} has no {text}"
+            case FlagBox() as flag:
+                if flag.text_value() != text:
+                    flag.click()
+            case _:
+                assert line is not None, path
+                line.selectAll()
+                QTest.keyClick(line, Qt.Key.Key_Delete)
+                QTest.keyClicks(line, text)
+
+    def press_start(self) -> RunDirectory:
+        """Press Start, once it can be pressed, and wait for the run."""
+        start = self.window.form().start_bar.start
+        self.wait(start.isEnabled)
+        QTest.mouseClick(start, Qt.MouseButton.LeftButton)
+        self.wait(lambda: self.window.run is not None)
         assert self.window.run is not None
         return self.window.run.run
+
+    def wait_for_results(self) -> ResultsTab:
+        """Open the Results tab of a run that ends, and wait until all that it made is there."""
+        self.wait_for_state("finished")
+        live = self.window.live
+        live.show_tab("results")
+        results: ResultsTab = live.results
+        self.wait(lambda: results.title.text() != "" and results.measured.isVisible())
+        for card in results.cards:
+            results.area.ensureWidgetVisible(card)
+            self.wait(lambda card=card: not card.is_waiting)  # type: ignore[misc]
+        return results
 
     def wait_for_state(self, state: str) -> None:
         """Look until the pill says so."""

@@ -26,7 +26,7 @@ from trainer_backend.engine.accumulator import Accumulator
 from trainer_backend.engine.batches import Collated
 from trainer_backend.engine.border import StepOutOfMemory
 from trainer_backend.engine.compilation import compile_model, graphs_compiled
-from trainer_backend.engine.inspection import inspect_model, suggested_momentum
+from trainer_backend.engine.inspection import inspect_loss, inspect_model, suggested_momentum
 from trainer_backend.engine.optimizers import (
     load_optimizer_state,
     make_optimizer,
@@ -51,6 +51,7 @@ __all__ = [
     "checkpoint_modules",
     "compile_model",
     "graphs_compiled",
+    "inspect_loss",
     "inspect_model",
     "load_optimizer_state",
     "make_optimizer",

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 import torch
 
 from trainer_backend.engine.batches import Split, size, split, to_device
 from trainer_backend.engine.micro_batches import Loss
+from trainer_backend.engine.precision import HALF, Precision, autocast
+from trainer_backend.engine.snapshot import Snapshot
 from trainer_backend.engine.terms import read_terms
 from trainer_backend.errors import GradaccError
 from trainer_backend.protocol import Warned
 from trainer_backend.tasks import Batch, LossTerm
+
+Trial: TypeAlias = Callable[[Batch], list[LossTerm]]
 
 _BATCH_NORM = torch.nn.modules.batchnorm._BatchNorm  # noqa: SLF001 - the base of all of them
 
@@ -24,32 +29,48 @@ def inspect_model(
     *,
     micro_batch_size: int | None = None,
     accumulation_steps: int = 1,
-    loss: Loss | None = None,
-    batch: Batch | None = None,
-    split_batch: Split | None = None,
-    device: torch.device | None = None,
     gradient_dtype: str = "fp32",
 ) -> list[Warned]:
-    """Warnings before the run. With `loss` and one collated `batch`, the loss is tried on it and its halves.
+    """Warnings about a model before the run; nothing is run for them.
 
     Codes and their values:
-    batch-norm                  modules, first, micro_batch_size, level ("error" at one sample, "high"
-                                below 16, "low"), momentum, suggested_momentum (1 - (1 - m)^(1/N))
+    batch-norm                  modules, first, micro_batch_size, level ("high" below 16 samples, "low"),
+                                momentum, suggested_momentum (1 - (1 - m)^(1/N))
+    batch-norm-of-one           the same values at one sample a micro-batch, level "error"
     optimizer-in-backward       parameter: a hook may change it before the window's border
-    reentrant-checkpointing     parameter: shared, under reentrant checkpointing: hooks fire twice
     half-gradients              parameters: gathered in half precision, inexact
+    """
+    found = [*_batch_norms(model, micro_batch_size, accumulation_steps), *_hooked(model)]
+    halves = sum(p.dtype in HALF for p in model.parameters() if p.requires_grad)
+    if gradient_dtype == "parameter" and halves:
+        found.append(Warned(code="half-gradients", values={"parameters": halves}))
+    return found
+
+
+def inspect_loss(
+    model: torch.nn.Module,
+    loss: Loss,
+    batch: Batch,
+    *,
+    device: torch.device,
+    split_batch: Split | None = None,
+    precision: Precision = "fp32",
+) -> list[Warned]:
+    """Warnings about a loss before the run: it is tried on one collated batch and on its halves.
+
+    Model and generators are as before afterwards. `precision` is the run's.
+
+    Codes and their values:
+    reentrant-checkpointing     parameter: used twice under reentrant checkpointing, so hooks fire twice
     loss-half                   term, dtype: refused when the run starts
     loss-mean                   term: total is a mean, and weight says it is a sum
     loss-weight-not-additive    term: the weight of a batch is not that of its parts together
     loss-not-additive           term: the loss of a batch is not the sum of its parts'
     """
-    found = [*_batch_norms(model, micro_batch_size, accumulation_steps), *_hooked(model)]
-    halves = sum(p.dtype in (torch.bfloat16, torch.float16) for p in model.parameters() if p.requires_grad)
-    if gradient_dtype == "parameter" and halves:
-        found.append(Warned(code="half-gradients", values={"parameters": halves}))
-    if loss is not None and batch is not None:
-        there = device or next(model.parameters()).device
-        found += _tried(model, loss, batch, split_batch or split, there)
+    tried = _trial(model, loss, device, precision)
+    found = list(_in_training(model, tried, batch))
+    if not any(warned.code == "loss-half" for warned in found):
+        found += _over_halves(model, tried, batch, split_batch or split)
     return found
 
 
@@ -60,7 +81,7 @@ def _batch_norms(
     norms = [
         (name, module)
         for name, module in model.named_modules()
-        if isinstance(module, _BATCH_NORM) and module.training
+        if isinstance(module, _BATCH_NORM) and (module.training or not module.track_running_stats)
     ]
     if not norms:
         return
@@ -76,7 +97,7 @@ def _batch_norms(
         "momentum": first.momentum,
         "suggested_momentum": suggested_momentum(first.momentum, accumulation_steps),
     }
-    yield Warned(code="batch-norm", values=values)
+    yield Warned(code="batch-norm-of-one" if level == "error" else "batch-norm", values=values)
 
 
 def suggested_momentum(momentum: float | None, accumulation_steps: int) -> float | None:
@@ -95,40 +116,48 @@ def _hooked(model: torch.nn.Module) -> Iterator[Warned]:
             return
 
 
-def _tried(
-    model: torch.nn.Module, loss: Loss, batch: Batch, cut: Split, device: torch.device
-) -> Iterator[Warned]:
-    """The loss on one batch and on its halves, with dropout off and nothing left behind."""
-    with _at_rest(model):
-        whole = loss(model, to_device(batch, device))
-        terms = _listed(whole)
-        for term in terms:
-            dtype = getattr(term.total, "dtype", None)
-            if dtype in (torch.float16, torch.bfloat16):
-                name = str(dtype).removeprefix("torch.")
-                yield Warned(code="loss-half", values={"term": term.name, "dtype": name})
-                return
-        terms = list(read_terms(terms))
-        yield from _reentrant(model, terms)
-        if size(batch) < 2:
+def _trial(model: torch.nn.Module, loss: Loss, device: torch.device, precision: Precision) -> Trial:
+    """The loss of a batch on the host, in the precision that a forward has, not yet checked."""
+
+    def tried(batch: Batch) -> list[LossTerm]:
+        with autocast(precision, device) or contextlib.nullcontext():
+            returned = loss(model, to_device(batch, device))
+        if isinstance(returned, LossTerm):
+            return [returned]
+        return list(read_terms(returned) if isinstance(returned, torch.Tensor) else returned)
+
+    return tried
+
+
+def _in_training(model: torch.nn.Module, tried: Trial, batch: Batch) -> Iterator[Warned]:
+    """Totals in half precision, and the graph as training makes it: many models checkpoint only then."""
+    with _borrowed(model, training=True), _uses_counted(model) as uses:
+        terms = tried(batch)
+    for term in terms:
+        dtype = getattr(term.total, "dtype", None)
+        if dtype in HALF:
+            name = str(dtype).removeprefix("torch.")
+            yield Warned(code="loss-half", values={"term": term.name, "dtype": name})
             return
-        try:
-            parts = list(cut(batch, 2))
-        except GradaccError:
-            return  # said when it is needed: only out of memory splits a batch
-        with torch.no_grad():
-            halves = [_listed(loss(model, to_device(part, device))) for part in parts]
-        for index, term in enumerate(terms):
-            code = _additive(term, [half[index] for half in halves])
-            if code:
-                yield Warned(code=code, values={"term": term.name})
+    yield from _reentrant(model, list(read_terms(terms)), uses)
 
 
-def _listed(returned: Any) -> list[LossTerm]:  # noqa: ANN401 - whatever the user's loss returned
-    """Terms before they are checked."""
-    if isinstance(returned, LossTerm):
-        return [returned]
-    return list(read_terms(returned)) if isinstance(returned, torch.Tensor) else list(returned)
+def _over_halves(model: torch.nn.Module, tried: Trial, batch: Batch, cut: Split) -> Iterator[Warned]:
+    """Whether the terms of a batch are the sums of its halves', with dropout off."""
+    if size(batch) < 2:
+        return
+    try:
+        parts = list(cut(batch, 2))
+    except GradaccError:
+        return  # said when it is needed: only out of memory splits a batch
+    with _borrowed(model, training=False), torch.no_grad():
+        whole = tried(batch)
+        halves = [tried(part) for part in parts]
+    for index, term in enumerate(whole):
+        # What the task states to be the micro-batch's own is no sum, and is excused.
+        code = "" if term.per_micro_batch else _additive(term, [half[index] for half in halves])
+        if code:
+            yield Warned(code=code, values={"term": term.name})
 
 
 def _additive(whole: LossTerm, parts: list[LossTerm]) -> str:
@@ -147,14 +176,35 @@ def _additive(whole: LossTerm, parts: list[LossTerm]) -> str:
     return "loss-mean" if near or between else "loss-not-additive"
 
 
-def _reentrant(model: torch.nn.Module, terms: list[LossTerm]) -> Iterator[Warned]:
-    """Reentrant checkpoints in the graph, and a parameter that more than one module uses."""
-    names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    shared = [found[0] for found in names.values() if len(found) > 1]
-    if shared and any(_has_reentrant(term.total.grad_fn) for term in terms):
-        yield Warned(code="reentrant-checkpointing", values={"parameter": shared[0]})
+@contextlib.contextmanager
+def _uses_counted(model: torch.nn.Module) -> Iterator[Counter[torch.nn.Parameter]]:
+    """How often each parameter is used meanwhile: calls of the modules that hold it."""
+    uses: Counter[torch.nn.Parameter] = Counter()
+
+    def count(module: torch.nn.Module, _given: Any) -> None:  # noqa: ANN401 - any forward's arguments
+        uses.update(module.parameters(recurse=False))
+
+    handles = [module.register_forward_pre_hook(count) for module in model.modules()]
+    try:
+        yield uses
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _reentrant(
+    model: torch.nn.Module, terms: list[LossTerm], uses: Counter[torch.nn.Parameter]
+) -> Iterator[Warned]:
+    """Reentrant checkpoints in the graph, and a parameter of two names or of two uses.
+
+    Each such checkpoint runs a backward of its own, so that parameter's gradient may come in parts.
+    """
+    names = Counter(parameter for _, parameter in model.named_parameters(remove_duplicate=False))
+    again = [
+        name for name, parameter in model.named_parameters() if max(names[parameter], uses[parameter]) > 1
+    ]
+    if again and any(_has_reentrant(term.total.grad_fn) for term in terms):
+        yield Warned(code="reentrant-checkpointing", values={"parameter": again[0]})
 
 
 def _has_reentrant(root: Any) -> bool:  # noqa: ANN401 - autograd's node type is not exported
@@ -173,13 +223,19 @@ def _has_reentrant(root: Any) -> bool:  # noqa: ANN401 - autograd's node type is
 
 
 @contextlib.contextmanager
-def _at_rest(model: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode, and every module's mode, RNG and `.grad` as before afterwards."""
+def _borrowed(model: torch.nn.Module, *, training: bool) -> Iterator[None]:
+    """In that mode; every module's mode, buffer and every generator is as before afterwards.
+
+    BatchNorm is at rest in both: it refuses a single sample, and moves with each batch.
+    """
     modes = {module: module.training for module in model.modules()}
-    model.eval()
+    snapshot = Snapshot(model, next(model.parameters()).device)
+    snapshot.take()
+    for module in modes:
+        module.training = training and not isinstance(module, _BATCH_NORM)
     try:
-        with torch.random.fork_rng(devices=[]):
-            yield
+        yield
     finally:
-        for module, training in modes.items():
-            module.training = training
+        snapshot.restore()
+        for module, before in modes.items():
+            module.training = before

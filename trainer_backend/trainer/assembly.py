@@ -12,7 +12,7 @@ import torch
 
 from trainer_backend.config import RunConfig
 from trainer_backend.data.stream import Stream, make_stream
-from trainer_backend.engine import Accumulator, compile_model, inspect_model, make_optimizer
+from trainer_backend.engine import Accumulator, compile_model, inspect_loss, inspect_model, make_optimizer
 from trainer_backend.engine.memory import free, is_out_of_memory
 from trainer_backend.engine.precision import Precision
 from trainer_backend.errors import UsageError
@@ -96,7 +96,7 @@ def assemble(
     model.train()
     optimizer = _optimizer(config, task, model)
     accumulator = _accumulator(config, task, model, optimizer, device, precision, on_micro_batch, on_fact)
-    for warned in inspect(config, task, accumulator, stream):
+    for warned in inspect(config, task, accumulator, stream, precision):
         put(warned)
     if config.run.compile:
         compile_model(model)
@@ -186,31 +186,39 @@ def _accumulator(  # noqa: PLR0917 - all of it is handed on
     )
 
 
-def inspect(config: RunConfig, task: Task, accumulator: Accumulator, stream: Stream) -> list[Warned]:
+def inspect(
+    config: RunConfig, task: Task, accumulator: Accumulator, stream: Stream, precision: Precision
+) -> list[Warned]:
     """What accumulation will not make exact in this model and loss, tried on the first micro-batch.
 
     Nothing is changed by it: the sample comes again, and every generator stands as before.
     """
     model, device = accumulator.model, accumulator.device
-    size, steps = config.accumulation.micro_batch_size, config.accumulation_steps
+    size = config.accumulation.micro_batch_size
+    found = inspect_model(
+        model,
+        micro_batch_size=size,
+        accumulation_steps=config.accumulation_steps,
+        gradient_dtype=config.accumulation.gradient_dtype,
+    )
     batch = next(stream.first(size), None)
+    if batch is None:
+        return found
     with undisturbed(model, device):
         try:
-            return inspect_model(
+            return found + inspect_loss(
                 model,
-                micro_batch_size=size,
-                accumulation_steps=steps,
-                loss=task.loss,
-                batch=None if batch is None else batch.batch,
+                task.loss,
+                batch.batch,
                 split_batch=method(task, "split"),
                 device=device,
-                gradient_dtype=config.accumulation.gradient_dtype,
+                precision=precision,
             )
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
     free(device)  # the first window meets it again, and makes its micro-batches smaller
-    return inspect_model(model, micro_batch_size=size, accumulation_steps=steps)
+    return found
 
 
 def _rates(config: RunConfig, task: Task, optimizer: torch.optim.Optimizer) -> tuple[Settings, list[float]]:

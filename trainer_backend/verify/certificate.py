@@ -26,7 +26,7 @@ from trainer_backend.errors import GradaccError
 from trainer_backend.verify import partitions
 from trainer_backend.verify.compare import Difference, Gradient, compare, ratio
 from trainer_backend.verify.culprits import find_culprits, is_excused, term_difference
-from trainer_backend.verify.detection import model_findings
+from trainer_backend.verify.inspected import inspected
 from trainer_backend.verify.limits import CANCELLED, Limits
 from trainer_backend.verify.passes import Plain, plain_pass
 from trainer_backend.verify.probe import MakeEngine, Seen, close_enough, run_window, trainers_engine
@@ -123,6 +123,7 @@ def _attempt(
         truth.samples_partition = wanted if truth.total < wanted else 0
         judged = _all_judged(truth, engine, steps, say)
         culprits = find_culprits(truth, judged, engine)
+        truth.remarks += inspected(truth, culprits)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -133,9 +134,6 @@ def _attempt(
 def _all_judged(truth: Truth, engine: MakeEngine, steps: Sequence[int], say: Tell) -> list[Judged]:
     """Every window of the plan, run and judged."""
     _check(truth)
-    seen = model_findings(truth.subject.prototype, micro_batch_size=truth.subject.micro_batch_size)
-    # BatchNorm is a culprit if it breaks something, and no remark.
-    truth.remarks += [remark for remark in seen if not remark.code.startswith("batch-norm")]
     windows = list(plan(truth, steps))
     judged: list[Judged] = []
     for done, window in enumerate(windows):

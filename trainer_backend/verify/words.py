@@ -216,18 +216,16 @@ REMARKS: Final[dict[str, str]] = {
     "precision, not "
     "accumulation, is what this run feels.",
     "task-warned": "The task warns: {code}.",
-    "optimizer-in-backward": "Parameters have hooks that act in the backward ({where}): an optimizer "
-    "that steps "
-    "there sees one micro-batch, not the window.",
-    "gradient-hook-twice": "In one backward a gradient arrives twice at {where} (reentrant "
-    "checkpointing with shared "
-    "weights): norms of single micro-batches are not known; use use_reentrant=False.",
-    "batch-norm": "{layers} BatchNorm layers in train mode see {micro_batch_size} samples at a time.",
-    "batch-norm-of-one": "{layers} BatchNorm layers in train mode see a single sample at a time: they cannot "
-    "normalise it.",
-    "loss-returns-mean": "The loss term {term} returns a mean: half the samples give the same total. "
-    "Return the sum "
-    "and its weight.",
+    "optimizer-in-backward": "A hook on {parameter} runs inside the backward: an optimizer that steps there "
+    "sees one micro-batch, not the window.",
+    "reentrant-checkpointing": "Under reentrant checkpointing {parameter} is used more than once, so its "
+    "gradient may come in parts: norms of single micro-batches are then not known. Use use_reentrant=False.",
+    "half-gradients": "{parameters} parameters gather their gradients in half precision, which is inexact; "
+    "accumulation.gradient_dtype = fp32 is exact.",
+    "batch-norm": "{modules} BatchNorm layers in train mode see {micro_batch_size} samples at a time.",
+    "batch-norm-of-one": "{modules} BatchNorm layers in train mode, {first} first, see a single sample at a "
+    "time in the run: each is normalised by itself, or refused where it has one value a channel. Use a "
+    "larger micro-batch, freeze them, or use GroupNorm.",
 }
 
 

@@ -95,6 +95,7 @@ def test_every_code_that_is_chosen_at_run_time_is_worded() -> None:
 
     chosen = {*OPENING.values(), BINDING_MISSING, "replay-ended", "replay-declined"}
     chosen |= {"loss-mean", "loss-weight-not-additive", "loss-not-additive"}
+    chosen |= {"batch-norm", "batch-norm-of-one"}
     assert chosen <= set(codes.WARNINGS)
 
 

@@ -15,6 +15,7 @@ from gradacc_gui.form.draft import PUBLISHED
 from gradacc_gui.form.editors import ComboBox, FlagBox, SuggestionBox, TableEdit, line_of
 from gradacc_gui.form.field_view import ChoiceView, FieldView
 from gradacc_gui.form.page import FormPage
+from gradacc_gui.form.points_edit import PointsEdit
 from gradacc_gui.form.specs import all_specs
 from trainer_backend.config import KINDS, RunConfig
 from trainer_backend.config_check import check
@@ -54,6 +55,12 @@ def put_into(view: FieldView, text: str) -> None:
         line.textEdited.emit(line.text())
     elif isinstance(editor, TableEdit):
         editor.setPlainText(text)
+    elif isinstance(editor, PointsEdit):
+        editor.add.click()
+        for column in range(2):
+            cell = editor.cell(-1, column)
+            cell.setText(text)
+            cell.textEdited.emit(cell.text())
     elif isinstance(editor, FlagBox):
         editor.click()
     elif isinstance(editor, ComboBox) and not isinstance(editor, SuggestionBox):

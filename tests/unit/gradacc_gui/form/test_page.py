@@ -14,8 +14,9 @@ from PySide6.QtWidgets import QAbstractButton, QApplication, QComboBox, QLabel, 
 from pytestqt.exceptions import TimeoutError as QtBotTimeout
 from pytestqt.qtbot import QtBot
 
-from gradacc_gui.form.editors import ComboBox, FlagBox, LineEdit, PathEdit, line_of
+from gradacc_gui.form.editors import ComboBox, FlagBox, PathEdit, line_of
 from gradacc_gui.form.field_view import ChoiceView
+from gradacc_gui.form.line_edit import LineEdit
 from gradacc_gui.form.page import FormPage
 from gradacc_gui.form.recipe_desk import FIRST_RECIPE
 from gradacc_gui.theme import DARK, LIGHT, palette, style_sheet

@@ -21,8 +21,11 @@ from gradacc_gui.window.memory_panel import MemoryPanel
 from gradacc_gui.window.parts import button
 from gradacc_gui.window.run_buttons import RunButtons
 from gradacc_gui.words import Line
+from tests.support.fake_runs import Plan
+from tests.support.fake_runs import events as fake_events
 from trainer_backend.protocol import (
     AccumulationChanged,
+    AnyEvent,
     CheckpointSaved,
     CommandAccepted,
     DeviceSampled,
@@ -31,6 +34,8 @@ from trainer_backend.protocol import (
     Record,
     Resume,
     RollBack,
+    RunStarted,
+    Warned,
 )
 
 GIB = 2**30
@@ -223,6 +228,30 @@ def test_a_full_disk_under_a_live_run_is_said_and_taken_back(
     monkeypatch.setattr(run_notices, "disk_problem", lambda _run: "")
     notices.show_state(run)
     assert notices.disk.isHidden()
+
+
+def test_what_is_warned_of_before_a_run_stays_when_it_starts_and_goes_with_the_next(
+    qtbot: QtBot,
+) -> None:
+    """All of an attempt's warnings, an error apart and red; they come before its RunStarted."""
+    notices = run_notices.RunNotices()
+    qtbot.addWidget(notices)
+    started = next(event for _, event in fake_events(Plan()) if isinstance(event, RunStarted))
+    found: list[AnyEvent] = [
+        Warned(code="batch-norm-of-one", values={"modules": 2, "first": "net.1", "level": "error"}),
+        Warned(code="half-gradients", values={"parameters": 3}),
+        Warned(code="loss-mean", values={"term": "dice"}),
+        Warned(code="loss-mean", values={"term": "dice"}),
+        started,
+    ]
+    notices.take([Record(number, 1, 0.0, event) for number, event in enumerate(found, start=1)])
+    assert notices.error.property("role") == "notice-bad"
+    assert "net.1" in notices.error.sentence.text()
+    assert "dice" in notices.warning.sentence.text()
+    assert notices.warning.more.text().startswith("3 parameters gather")
+    notices.take([Record(9, 2, 0.0, started)])
+    assert notices.error.isHidden()
+    assert notices.warning.isHidden()
 
 
 def test_an_icon_has_the_colour_of_its_word(qtbot: QtBot, styled: QApplication) -> None:
