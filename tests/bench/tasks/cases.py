@@ -179,15 +179,15 @@ def image_classification(model: str, side: int, size: int) -> Callable[[Path], d
 
 CASES: Final = (
     Case("causal_lm", "small", ("hf", "lightning", "accelerate"), small_language_model, 40, 1, 16),
-    Case("causal_lm", "50ms", ("hf",), language_model, 16, 1, 2),
-    Case("segmentation", "small", ("lightning", "accelerate"), segmentation("tu-test_resnet", 64), 6, 1, 16),
-    Case("segmentation", "50ms", ("lightning", "accelerate"), segmentation("resnet18", 96), 12, 1, 2),
+    Case("causal_lm", "50ms", ("hf",), language_model, 24, 1, 2),
+    Case("segmentation", "small", ("lightning", "accelerate"), segmentation("tu-test_resnet", 64), 10, 1, 16),
+    Case("segmentation", "50ms", ("lightning", "accelerate"), segmentation("resnet18", 96), 24, 1, 2),
     Case(
         "image_classification", "small", ("lightning", "accelerate"),
         image_classification("test_resnet", 32, 2), 10, 1, 16,
     ),
     Case(
         "image_classification", "50ms", ("lightning", "accelerate"),
-        image_classification("resnet18", 64, 2), 12, 1, 2,
+        image_classification("resnet18", 80, 2), 24, 1, 2,
     ),
 )  # fmt: skip
