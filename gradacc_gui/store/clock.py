@@ -54,10 +54,18 @@ class Stretch(msgspec.Struct, frozen=True):
 
 
 class Clock:
-    """Turns the wall clock of events into active time, by the facts that start and stop it."""
+    """Turns the wall clock of events into active time, by the facts that start and stop it.
+
+    Active time is a place on the time axis: after a roll-back it goes on where the checkpoint stood. What
+    was spent is never taken back.
+    """
 
     def __init__(self) -> None:
         self.stretches = [Stretch(0, 0.0, 0.0)]
+        self._spent_s = 0.0
+        """Before `_since`."""
+        self._since: float | None = None
+        """Since when time counts, by the wall clock; None while it stands."""
 
     @property
     def runs(self) -> bool:
@@ -66,11 +74,21 @@ class Clock:
 
     def start(self, seq: int, at: float, active_s: float) -> None:
         """Time counts from `at`, at which it was `active_s`."""
+        self._spent_s, self._since = self.spent(at), at
         self.stretches.append(Stretch(seq, at - active_s, math.inf))
 
-    def stop(self, seq: int, active_s: float) -> None:
-        """Time stands at `active_s`."""
+    def stop(self, seq: int, at: float, active_s: float) -> None:
+        """Time stands at `active_s`, since `at`."""
+        self._spent_s, self._since = self.spent(at), None
         self.stretches.append(Stretch(seq, self.stretches[-1].offset, active_s))
+
+    def spent(self, at: float) -> float:
+        """Active seconds until the wall clock's `at`, with those whose steps were superseded."""
+        return self._spent_s + (0.0 if self._since is None else max(0.0, at - self._since))
+
+    def wall(self, active_s: float) -> float:
+        """The wall clock's time at so many active seconds of the newest stretch."""
+        return self.stretches[-1].offset + active_s
 
     def now(self, at: float) -> float:
         """Active seconds at the wall clock's `at`."""

@@ -91,18 +91,19 @@ class Replay:
                 return self._start(record, started)
             case RolledBack(to_step=step):
                 hidden_from = self._hide_after(step, record.seq)
-                self._clock.start(record.seq, record.at, self._placer.position.time)
+                go_on = self._clock.start if self._clock.runs else self._clock.stop
+                go_on(record.seq, record.at, self._placer.position.time)
                 return hidden_from
             case AccumulationChanged() as change:
                 self._change_n(record.seq, change.step, change.after, change.asked_by)
             case SettingChanged() as change:
                 self._set_level(record.seq, change.key, change.after)
             case Paused():
-                self._clock.stop(record.seq, self._clock.now(record.at))
+                self._clock.stop(record.seq, record.at, self._clock.now(record.at))
             case Resumed():
                 self._clock.start(record.seq, record.at, self._clock.now(record.at))
             case RunFinished() | RunStopped() | RunFailed():
-                self._clock.stop(record.seq, self._clock.now(record.at))
+                self._clock.stop(record.seq, record.at, self._clock.now(record.at))
             case MeasurementsLost(first=first, last=last):
                 self._lose(record.seq, first, last)
             case _:
@@ -110,7 +111,9 @@ class Replay:
         return None
 
     def _stop_clock(self, seq: int) -> None:
-        self._clock.stop(seq, self._placer.position.time)
+        """An attempt that never said how it ended counts up to its last micro-batch."""
+        row = self._row_before(seq) if self._clock.runs else None
+        self._clock.stop(seq, row[1] if row is not None else 0.0, self._placer.position.time)
 
     def _start(self, record: Record, started: RunStarted) -> int | None:
         hidden_from = self._hide_after(started.from_step, record.seq) if record.attempt > 1 else None

@@ -394,9 +394,12 @@ class RunStore:
         return self._reader is not None and not self.problem and (not self.caught_up or self.loading_history)
 
     def active_s(self, now: float) -> float:
-        """Seconds the run was active until the wall clock's `now`; downtime and pauses left out."""
-        end = now if self.alive and self._clock.runs else 0.0
-        return max(self._placer.position.time, self._clock.now(end))
+        """Seconds the run was active until the wall clock's `now`; downtime and pauses left out.
+
+        Time spent on steps that a roll-back or a later attempt superseded stays spent.
+        """
+        killed = self._clock.runs and not self.alive  # when is not known: it counts to its last micro-batch
+        return self._clock.spent(self._clock.wall(self._placer.position.time) if killed else now)
 
     def track(self, kind: type[Event]) -> Track:
         """The newest rows of one measurement."""

@@ -262,6 +262,47 @@ def test_what_is_newest_after_a_roll_back_is_where_the_run_stands_again(tmp_path
     assert (store.latest[MicroBatchMeasured].step, store.latest[MicroBatchMeasured].index) == (10, 1)
 
 
+def test_time_that_was_spent_is_not_taken_back_with_the_steps(tmp_path: Path, opened: Any) -> None:
+    """After a roll-back the axis goes on where the checkpoint stood, and the time spent from where it was."""
+    plan = Plan(steps=30, n=2)
+    told = list(events(plan))[:-1]
+    at = told[-1][0]
+    back = (at, RolledBack(command_id=None, from_step=30, to_step=10, to_samples=160, to_tokens=1))
+    run = new_run(tmp_path, plan)
+    write(run, 1, told)
+    before = opened(run)
+    spent, place = before.active_s(now=at), before.extent("time")[1]
+    write(run, 1, [back])
+    after = opened(run)
+    assert spent == pytest.approx(60 * 0.037, rel=0.3)
+    assert after.active_s(now=at) == pytest.approx(spent)
+    assert after.extent("time")[1] == pytest.approx(place / 3, rel=0.3)
+
+
+def test_time_stands_while_a_paused_run_is_rolled_back(tmp_path: Path, opened: Any) -> None:
+    """It stays paused; an hour of waiting is not spent."""
+    plan = Plan(steps=30, n=2)
+    told = list(events(plan))[:-1]
+    at = told[-1][0]
+    pause = (at, Paused(command_id=None, step=30, samples_seen=480))
+    back = (at + 60, RolledBack(command_id=None, from_step=30, to_step=10, to_samples=160, to_tokens=1))
+    run = new_run(tmp_path, plan)
+    write(run, 1, [*told, pause])
+    spent = opened(run).active_s(now=at + 60)
+    write(run, 1, [back])
+    assert opened(run).active_s(now=at + 3_600) == pytest.approx(spent)
+
+
+def test_a_resumed_run_keeps_the_time_of_the_steps_it_makes_again(tmp_path: Path, opened: Any) -> None:
+    """Forty steps and then twenty of them and twenty more: eighty steps' time, downtime left out."""
+    plan = Plan(steps=40, n=2)
+    run = write_run(tmp_path, plan)
+    first = opened(run).active_s(now=plan.began_at + 90_000)
+    again = Plan(steps=40, n=2, from_step=20, attempt=2, began_at=plan.began_at + 86_400)
+    continue_run(run, again)
+    assert opened(run).active_s(now=again.began_at + 9_999) == pytest.approx(2 * first, rel=0.2)
+
+
 def test_a_resume_under_another_n_is_marked(tmp_path: Path, opened: Any) -> None:
     """The curve changes there, so a line says why."""
     plan = Plan(steps=20, n=4)
