@@ -10,16 +10,21 @@ import math
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol, get_args, get_origin, get_type_hints
+from typing import Any, Protocol, TypeAlias, get_args, get_origin, get_type_hints
 
+from gradacc_gui.commands.published import published_and_here
+from gradacc_gui.commands.superseding import borders, is_superseded
+from gradacc_gui.form.published import Difference
 from gradacc_gui.session.following import slices
 from gradacc_gui.session.runs import open_journal
 from trainer_backend.errors import UsageError
-from trainer_backend.journal import JournalReader, columns
-from trainer_backend.protocol import Event, RolledBack, RunStarted, plain
+from trainer_backend.journal import columns
+from trainer_backend.protocol import Event, plain
 from trainer_backend.run_directory import find_run
 
 FACT_COLUMNS = ("seq", "attempt", "at", "type", "body")
+Kind: TypeAlias = type[Event] | type[Difference] | None
+"""What a table holds a row of; None: facts."""
 
 
 class _Table(Protocol):
@@ -31,7 +36,8 @@ def export(arguments: argparse.Namespace) -> int:
     """Write one file a kind of measurement, and one for the facts; never over what is there.
 
     Each measurement has a column `superseded`: 1 where a later attempt, or a roll-back, went back
-    behind it, so that its step was trained again.
+    behind it, so that its step was trained again. A recipe that tells what was published gets a
+    table of that beside what was run here.
     """
     run = find_run(arguments.run)
     run.check()
@@ -42,10 +48,10 @@ def export(arguments: argparse.Namespace) -> int:
     make = _Csv if arguments.format == "csv" else _parquet()
     with open_journal(run) as reader, ExitStack() as stack:
         folder.mkdir(parents=True, exist_ok=True)
-        borders = _borders(reader)
+        went_back = borders(reader)
         tables: dict[str, _Table] = {}
 
-        def table(name: str, kind: type[Event] | None) -> _Table:
+        def table(name: str, kind: Kind) -> _Table:
             if name not in tables:
                 tables[name] = make(folder / f"{name}.{arguments.format}", kind)
                 stack.callback(tables[name].close)
@@ -53,7 +59,7 @@ def export(arguments: argparse.Namespace) -> int:
 
         for found in slices(reader):
             for kind, rows in found.rows.items():
-                table(kind.__name__, kind).write([(*row, _superseded(kind, row, borders)) for row in rows])
+                table(kind.__name__, kind).write([(*row, _superseded(kind, row, went_back)) for row in rows])
             if found.facts:
                 table("facts", None).write(
                     [
@@ -67,39 +73,35 @@ def export(arguments: argparse.Namespace) -> int:
                         for fact in found.facts
                     ]
                 )
+        _, differences = published_and_here(run, reader)
+        if differences:
+            table("published", Difference).write([_published(entry) for entry in differences])
     print(f"{folder}: {', '.join(sorted(tables)) or 'nothing yet'}")
     return 0
 
 
-def _borders(reader: JournalReader) -> list[tuple[int, int]]:
-    """(seq, step): rows before seq with a larger step were trained again."""
-    borders = []
-    for record in reader.facts(RunStarted, RolledBack):
-        match record.event:
-            case RunStarted():
-                borders.append((record.seq, record.event.from_step))
-            case RolledBack():
-                borders.append((record.seq, record.event.to_step))
-    return borders
-
-
-def _superseded(kind: type[Event], row: Sequence[Any], borders: Iterable[tuple[int, int]]) -> int:
+def _superseded(kind: type[Event], row: Sequence[Any], went_back: Iterable[tuple[int, int]]) -> int:
     names = columns(kind)
     if "step" not in names:
         return 0
-    step = row[names.index("step")]
-    return int(any(row[0] < seq and step > to for seq, to in borders))
+    return int(is_superseded(row[0], row[names.index("step")], went_back))
 
 
-def header(kind: type[Event] | None) -> tuple[str, ...]:
-    """Columns of an exported table; None is that of the facts."""
-    return FACT_COLUMNS if kind is None else (*columns(kind), "superseded")
+def _published(entry: Difference) -> tuple[str | int, ...]:
+    return (entry.path, entry.title, entry.published, entry.here, int(entry.same))
+
+
+def header(kind: Kind) -> tuple[str, ...]:
+    """Columns of an exported table."""
+    if kind is None:
+        return FACT_COLUMNS
+    return Difference.__struct_fields__ if kind is Difference else (*columns(kind), "superseded")
 
 
 class _Csv:
     """Unknown is empty; non-finite numbers are NaN, Infinity, -Infinity."""
 
-    def __init__(self, path: Path, kind: type[Event] | None) -> None:
+    def __init__(self, path: Path, kind: Kind) -> None:
         self._file = path.open("x", encoding="utf-8", newline="")
         self._writer = csv.writer(self._file)
         self._writer.writerow(header(kind))
@@ -123,10 +125,13 @@ def _parquet() -> Any:  # noqa: ANN401 - the class below, made with an optional 
         message = "Parquet needs pyarrow: pip install 'gradacc[export]', or use --format csv."
         raise UsageError(message) from error
 
-    def schema(kind: type[Event] | None) -> Any:  # noqa: ANN401 - pyarrow's
+    def schema(kind: Kind) -> Any:  # noqa: ANN401 - pyarrow's
         if kind is None:
             types = [pa.int64(), pa.int64(), pa.float64(), pa.string(), pa.string()]
             return pa.schema(list(zip(FACT_COLUMNS, types, strict=True)))
+        if kind is Difference:
+            texts = [(name, pa.string()) for name in Difference.__struct_fields__[:-1]]
+            return pa.schema([*texts, ("same", pa.int8())])
         hints = get_type_hints(kind)
         fields = [("seq", pa.int64()), ("attempt", pa.int64()), ("at", pa.float64())]
         for name in kind.__struct_fields__:
@@ -137,7 +142,7 @@ def _parquet() -> Any:  # noqa: ANN401 - the class below, made with an optional 
         return pa.schema([*fields, ("superseded", pa.int8())])
 
     class Parquet:
-        def __init__(self, path: Path, kind: type[Event] | None) -> None:
+        def __init__(self, path: Path, kind: Kind) -> None:
             self._schema = schema(kind)
             self._writer = pq.ParquetWriter(path, self._schema)
 

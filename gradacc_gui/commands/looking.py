@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from gradacc_gui import words
+from gradacc_gui.commands.published import lines, published_and_here
 from gradacc_gui.session.following import POLL_S, Follower, slices
 from gradacc_gui.session.runs import RunState, RunSummary, list_runs, open_journal, seal_ended, summarise
 from trainer_backend.protocol import FACTS, Record, plain, record_json
@@ -61,7 +62,10 @@ def _told(summary: RunSummary) -> str:
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """`gradacc show RUN`: its state and its facts; with --json every event; with --follow to its end."""
+    """`gradacc show RUN`: its state, its facts, and what its recipe says was published.
+
+    With --json every event; with --follow to its end.
+    """
     run = find_run(arguments.run)
     summary = summarise(run)
     if summary.state is RunState.DAMAGED:
@@ -73,6 +77,10 @@ def show(arguments: argparse.Namespace) -> int:
     after = _print_what_is_there(run, as_json=arguments.json)
     if arguments.follow:
         _follow(run, after, as_json=arguments.json)
+    if not arguments.json and run.journal_path.is_file():
+        with open_journal(run) as reader:
+            for line in lines(*published_and_here(run, reader)):
+                print(line)
     return 0
 
 

@@ -146,4 +146,4 @@ def print_answer(answer: Record, *, as_json: bool) -> None:
     elif isinstance(answer.event, CommandAccepted):
         print(f"Accepted: from optimizer step {answer.event.applies_at_step:,} on.")
     elif isinstance(answer.event, CommandRefused):
-        print(f"Refused: {words.refusal(answer.event)}.", file=sys.stderr)
+        print(words.refused(answer.event), file=sys.stderr)

@@ -239,6 +239,51 @@ def test_show_tells_the_facts_in_words(capsys: pytest.CaptureFixture[str]) -> No
     assert "N 4 → 8 at step 60" in text
 
 
+PUBLISHED = """
+[published]
+source = "A. Author et al. 2023, table 4"
+
+[published.accumulation]
+effective_batch_size = 256
+
+[published.results]
+validation_loss = 2.1
+"""
+
+
+def published_run() -> RunDirectory:
+    """A run whose N was changed to 8, and whose recipe tells what a paper reports."""
+    run = write_run(runs_folder(), Plan(steps=70, n_changes={60: 8}, evaluate_every=20, end="finished"))
+    run.recipe_path.write_text(run.recipe_path.read_text("utf-8") + PUBLISHED, "utf-8")
+    return run
+
+
+def test_show_ends_with_what_was_published_beside_what_was_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """As changed while it ran, and as measured last; nothing where nothing was published."""
+    assert main(["show", published_run().id]) == 0
+    _, _, table = capsys.readouterr().out.partition("As published (A. Author et al. 2023, table 4)")
+    rows = {line.rsplit(maxsplit=2)[0].strip(): line.split()[-2:] for line in table.splitlines()[2:]}
+    assert rows["Effective batch"] == ["256", "64"]
+    assert rows["validation loss"][0] == "2.1"
+    assert 0 < float(rows["validation loss"][1]) < 10
+
+    assert main(["show", write_run(runs_folder(), Plan(steps=2, end="finished")).id]) == 0
+    assert "published" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_an_export_has_a_table_of_what_was_published(tmp_path: Path, form: str) -> None:
+    """By the recipe's keys."""
+    path = exported(published_run(), tmp_path / "out", "--format", form) / f"published.{form}"
+    if form == "csv":
+        with path.open(newline="") as file:
+            rows = {row["path"]: row for row in csv.DictReader(file)}
+    else:
+        rows = {row["path"]: row for row in pq.read_table(path).to_pylist()}
+    row = rows["accumulation.effective_batch_size"]
+    assert (row["published"], row["here"], int(row["same"])) == ("256", "64", 0)
+
+
 def exported(run: RunDirectory, folder: Path, *options: str) -> Path:
     """Export, and give the folder."""
     assert main(["export", run.id, "--output", str(folder), *options]) == 0
