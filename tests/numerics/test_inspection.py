@@ -112,6 +112,8 @@ class Tied(nn.Module):
 class Repeated(Tied):
     """A module that is checkpointed twice, and only in training, as in models of transformers."""
 
+    gradient_checkpointing = True
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The same layer again."""
         hidden: torch.Tensor = nn.functional.linear(x, self.second.weight[:4])

@@ -68,7 +68,7 @@ def inspect_loss(
     loss-not-additive           term: the loss of a batch is not the sum of its parts'
     """
     tried = _trial(model, loss, device, precision)
-    found = list(_in_training(model, tried, batch))
+    found = list(_with_its_graph(model, tried, batch))
     if not any(warned.code == "loss-half" for warned in found):
         found += _over_halves(model, tried, batch, split_batch or split)
     return found
@@ -129,9 +129,14 @@ def _trial(model: torch.nn.Module, loss: Loss, device: torch.device, precision: 
     return tried
 
 
-def _in_training(model: torch.nn.Module, tried: Trial, batch: Batch) -> Iterator[Warned]:
-    """Totals in half precision, and the graph as training makes it: many models checkpoint only then."""
-    with _borrowed(model, training=True), _uses_counted(model) as uses:
+def _with_its_graph(model: torch.nn.Module, tried: Trial, batch: Batch) -> Iterator[Warned]:
+    """Totals in half precision, and checkpoints in the graph.
+
+    Models of transformers make checkpoints in training only; others are spared a call in that mode,
+    which a loss of the user's own may count.
+    """
+    training = any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
+    with _borrowed(model, training=training), _uses_counted(model) as uses:
         terms = tried(batch)
     for term in terms:
         dtype = getattr(term.total, "dtype", None)
@@ -150,9 +155,8 @@ def _over_halves(model: torch.nn.Module, tried: Trial, batch: Batch, cut: Split)
         parts = list(cut(batch, 2))
     except GradaccError:
         return  # said when it is needed: only out of memory splits a batch
-    with _borrowed(model, training=False), torch.no_grad():
-        whole = tried(batch)
-        halves = [tried(part) for part in parts]
+    with _borrowed(model, training=False):
+        whole, *halves = [_without_graph(tried(part)) for part in (batch, *parts)]
     for index, term in enumerate(whole):
         # What the task states to be the micro-batch's own is no sum, and is excused.
         code = "" if term.per_micro_batch else _additive(term, [half[index] for half in halves])
@@ -160,9 +164,14 @@ def _over_halves(model: torch.nn.Module, tried: Trial, batch: Batch, cut: Split)
             yield Warned(code=code, values={"term": term.name})
 
 
+def _without_graph(terms: list[LossTerm]) -> list[LossTerm]:
+    """The same numbers. Under `no_grad` instead, torch would warn of every reentrant checkpoint."""
+    return [LossTerm(term.total.detach(), term.weight, term.name, term.per_micro_batch) for term in terms]
+
+
 def _additive(whole: LossTerm, parts: list[LossTerm]) -> str:
     """Which of the three, if any, is wrong; in the precision that a forward has."""
-    total, weight = float(whole.total.detach()), float(whole.weight)
+    total, weight = float(whole.total), float(whole.weight)
     totals = [float(part.total) for part in parts]
     weights = [float(part.weight) for part in parts]
     if not math.isclose(weight, sum(weights), rel_tol=1e-3, abs_tol=1e-9):

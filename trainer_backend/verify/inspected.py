@@ -1,0 +1,35 @@
+"""What the trainer warns of before a run, as a certificate's remarks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from trainer_backend.engine import inspect_loss, inspect_model
+from trainer_backend.verify.report import Culprit, Remark
+from trainer_backend.verify.truth import Truth
+
+PROVEN: Final = frozenset({"loss-mean", "loss-weight-not-additive", "loss-not-additive"})
+"""What an inspection can only suspect; the comparisons have proven or refuted it."""
+
+
+def inspected(truth: Truth, culprits: Sequence[Culprit]) -> list[Remark]:
+    """What inspection finds in the model and the loss, as far as no culprit says it better."""
+    subject, precision = truth.subject, truth.precision
+    # Hooks are looked for on the prototype, since copies lose them; a copy runs the loss.
+    found = inspect_model(
+        subject.prototype,
+        micro_batch_size=subject.micro_batch_size,
+        gradient_dtype=subject.gradient_dtype,
+    )
+    many = min(truth.total, subject.micro_batch_size)
+    with subject.quietly(precision):
+        found += inspect_loss(
+            subject.model(precision),
+            subject.loss,
+            truth.parts((many,))[0],
+            split_batch=subject.split,
+            device=subject.place(precision),
+        )
+    said = PROVEN | {culprit.code for culprit in culprits}
+    return [Remark(code=warned.code, values=warned.values) for warned in found if warned.code not in said]
