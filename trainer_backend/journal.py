@@ -121,6 +121,10 @@ class JournalWriter:
         self._urgent.set()
         return done.wait(timeout_s)
 
+    def place(self, timeout_s: float = 5.0) -> tuple[int, int] | None:
+        """The attempt, and a number that no event put so far lies behind; None when that took too long."""
+        return (self._attempt, self._seq) if self.flush(timeout_s) else None
+
     def close(self, timeout_s: float = 30.0) -> bool:
         """Write what is left and end the thread; False when a disk that hangs does not let it end."""
         self._queue.put(None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,17 @@ import torch
 from tests.support.trainers import Trainer, events, make_run, merged, records, run_here, set_recipe
 from trainer_backend.protocol import (
     AccumulationChanged,
+    CheckpointSaved,
     EvaluationMeasured,
     OptimizerStepMeasured,
+    Pause,
+    Paused,
     RunFailed,
     RunFinished,
     RunStarted,
     RunStopped,
+    SaveCheckpoint,
+    SetAccumulation,
     SettingChanged,
     Warned,
 )
@@ -137,6 +143,45 @@ def test_a_declined_replay_keeps_the_checkpoints_own_settings(tmp_path: Path) ->
     assert {step.accumulation_steps for step in events(run, OptimizerStepMeasured, attempt=2)} == {3, 4}
 
 
+@pytest.mark.parametrize("with_place", [True, False])
+def test_what_was_changed_before_a_checkpoint_at_the_same_border_is_in_it(
+    tmp_path: Path, with_place: bool
+) -> None:
+    """N changed while paused, then saved: declining the replay declines nothing, and N stays.
+
+    A checkpoint of before, without the journal's sequence number, is taken up all the same; there the
+    change counts as one after it.
+    """
+    run = make(tmp_path, {"run": {"max_samples": 10**6}, "data": {"num_workers": 0}})
+    with Trainer(run) as trainer:
+        trainer.wait_for_kind(OptimizerStepMeasured)
+        trainer.ask(Pause())
+        trainer.wait_for_kind(Paused)
+        trainer.ask(SetAccumulation(steps=5))
+        changed = trainer.wait_for_kind(AccumulationChanged)
+        sent = trainer.send(SaveCheckpoint())
+        saved = trainer.wait_for_kind(CheckpointSaved, lambda fact: fact.command_id == sent)
+        trainer.kill()
+    assert changed.step == saved.step + 1
+    newest = checkpoint.found(run.checkpoints_path)[saved.step]
+    attempt, seq = checkpoint.read_state(newest)["standing"]["journal"]
+    of_change = next(record.seq for record in records(run) if record.event == changed)
+    of_saved = next(record.seq for record in records(run) if record.event == saved)
+    assert (attempt, of_change <= seq < of_saved) == (1, True)
+    if not with_place:
+        state = checkpoint.read_state(newest)
+        del state["standing"]["journal"]
+        (newest / checkpoint.STATE).write_text(json.dumps(state))
+        _sign(newest)
+
+    set_recipe(run, **{"run.max_samples": saved.samples_seen + 20})
+    assert run_here(run, replay=False) == 0
+    assert events(run, RunStarted, attempt=2)[0].from_step == saved.step
+    assert events(run, OptimizerStepMeasured, attempt=2)[0].accumulation_steps == 5
+    declined = [warned for warned in events(run, Warned, attempt=2) if warned.code == "replay-declined"]
+    assert len(declined) == (0 if with_place else 1)
+
+
 def test_a_longer_run_goes_on_from_its_end(tmp_path: Path) -> None:
     """A finished run whose recipe is given more samples ends where one with so many would have."""
     tables = {"run": {"max_samples": 48}, "schedule": {"samples": 96}, "data": {"num_workers": 0}}
@@ -169,8 +214,6 @@ def damage(run: RunDirectory, how: str) -> None:
 
 def _sign(folder: Path) -> None:
     """Make the checksums right again, as somebody would who made a checkpoint by hand."""
-    import json
-
     sums = {
         name: checkpoint._sha256(folder / name)
         for name in (checkpoint.MODEL, checkpoint.TRAINING, checkpoint.STATE)

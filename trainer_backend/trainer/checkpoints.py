@@ -20,8 +20,16 @@ from trainer_backend.trainer.settings import KEYS, Settings, settings_of
 class Checkpoints:
     """Saves on window borders, and finds the newest good one."""
 
-    def __init__(self, run: RunDirectory, asked: CheckpointSection, put: Callable[[AnyEvent], None]) -> None:
+    def __init__(
+        self,
+        run: RunDirectory,
+        asked: CheckpointSection,
+        put: Callable[[AnyEvent], None],
+        place: Callable[[], tuple[int, int] | None],
+    ) -> None:
+        """`place()` gives the attempt and the journal's sequence number at this moment."""
         self.run = run
+        self._place = place
         self._asked = asked
         self._put = put
         self._saved_at_s = time.monotonic()
@@ -56,6 +64,7 @@ class Checkpoints:
             position=parts.stream.saved_position(),
             horizon_samples=parts.schedule.horizon_samples,
             recipe=msgspec.to_builtins(settings_of(parts.config)),
+            journal=self._place(),
         )
         folder = self.run.checkpoints_path
         saved = take_out(engine, standing)

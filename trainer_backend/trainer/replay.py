@@ -62,12 +62,24 @@ class Replay:
         self._changes = []
 
 
-def recorded_changes(records: Iterable[Record], *, after_step: int) -> list[Change]:
-    """Changes after a checkpoint at `after_step`, over all attempts, a later word replacing an earlier."""
+def recorded_changes(
+    records: Iterable[Record], *, after_step: int, after_place: tuple[int, int] | None = None
+) -> list[Change]:
+    """Changes after a checkpoint at `after_step`, over all attempts, a later word replacing an earlier.
+
+    `after_place`: attempt and sequence number that the checkpoint holds. What its own attempt recorded
+    until then is in its settings, also what was changed for the window behind it (paused, say). What
+    earlier attempts recorded for later windows was still ahead of it.
+    """
+    attempt, seq = after_place or (0, 0)
     found: dict[tuple[int, str], Change] = {}
     for record in records:
         change = _change_of(record.event)
         if change is not None:
+            if record.attempt == attempt and record.seq <= seq:
+                # It also takes the place of what an earlier attempt said for this window.
+                found.pop((change.step, change.key), None)
+                continue
             found[change.step, change.key] = change
             continue
         horizon = _voided_after(record.event)

@@ -23,6 +23,8 @@ class Standing(msgspec.Struct, frozen=True):
     horizon_samples: int | None
     recipe: dict[str, Any]
     """The settings that the recipe gave when the checkpoint was saved, by key."""
+    journal: tuple[int, int] | None = None
+    """Attempt and sequence number up to which the journal's facts are in the checkpoint; None: not known."""
 
 
 def take_out(accumulator: Accumulator, standing: Standing) -> Saved:

@@ -42,7 +42,7 @@ class Training:
         assert life.writer is not None
         self._steering = life.steering
         self._put = life.writer.put
-        self._checkpoints = Checkpoints(run, recipe.config.checkpoint, life.put)
+        self._checkpoints = Checkpoints(run, recipe.config.checkpoint, life.put, life.writer.place)
         self._steering.checkpoints = self._checkpoints.steps
         self._parts: Parts | None = None
         self._replay = Replay()
@@ -63,7 +63,8 @@ class Training:
         self._life.put(PhaseEntered(phase="restoring-checkpoint"))
         standing = self._checkpoints.resume(parts)
         step = parts.accumulator.step
-        changes = recorded_changes(recorded, after_step=step)
+        place = None if standing is None else standing.journal
+        changes = recorded_changes(recorded, after_step=step, after_place=place)
         asked = parts.settings if standing is None else recipe_changes(parts, standing)
         wanted = [
             Change(step + 1, key, after, asked_by="recipe")

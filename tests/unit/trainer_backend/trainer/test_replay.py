@@ -42,6 +42,23 @@ def test_changes_before_the_checkpoint_are_in_it() -> None:
     ]
 
 
+def test_what_the_checkpoints_own_attempt_recorded_before_it_is_in_it() -> None:
+    """Also for the window behind it, as when N was changed while paused and then saved."""
+    facts: list[AnyEvent] = [n(9, 2), rate(9, 0.5), n(9, 8)]
+    records = [Record(seq, 2, 0.0, fact) for seq, fact in enumerate(facts, 5)]
+    assert recorded_changes(records, after_step=8, after_place=(2, 5)) == [
+        Change(9, RATE, 0.5),
+        Change(9, STEPS, 8),
+    ]
+    assert recorded_changes(records, after_step=8, after_place=(2, 7)) == []
+
+
+def test_what_earlier_attempts_recorded_for_later_windows_is_still_ahead_of_a_checkpoint() -> None:
+    """Attempt 2 saved window 12 on its way to the change at 15; that at 13 it made, and saved, itself."""
+    records = [Record(4, 1, 0.0, n(13, 3)), Record(5, 1, 0.0, n(15, 2)), Record(9, 2, 0.0, n(13, 5))]
+    assert recorded_changes(records, after_step=12, after_place=(2, 9)) == [Change(15, STEPS, 2)]
+
+
 def test_the_schedules_own_changes_are_left_to_it() -> None:
     """They come again at the same samples by themselves."""
     fact = AccumulationChanged(command_id=None, step=9, before=1, after=4, asked_by="schedule", asked_at=0.0)
