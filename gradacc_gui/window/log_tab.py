@@ -16,18 +16,29 @@ from gradacc_gui.words import tr
 
 TAIL_BYTES: Final = 256 * 1024
 """What is read of a long log at first, and at most in one tick."""
+MOST_BEHIND_BYTES: Final = 1024 * 1024
+"""What is printed faster than it can be shown is skipped from here on."""
 MOST_LINES: Final = 5000
+LONGEST_LINE: Final = 4000
+"""Characters; an editor that lays out longer ones holds up the window."""
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 
 def clean(text: str) -> str:
     """Without colours and control characters; a progress bar's rewritten line keeps its last state."""
     lines = text.replace("\r\n", "\n").split("\n")
-    return _ESCAPES.sub("", "\n".join(line.rsplit("\r", 1)[-1] if line.strip("\r") else "" for line in lines))
+    return "\n".join(_cut(_ESCAPES.sub("", line.strip("\r").rpartition("\r")[2])) for line in lines)
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…"
 
 
 class Tail:
-    """Reads what is new at a file's end, a bounded piece at a time; starts over when the file shrank."""
+    """Reads what is new at a file's end, a bounded piece at a time.
+
+    It starts over when the file shrank, or grew faster than it was read.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -39,7 +50,7 @@ class Tail:
         """New whole lines (and an unfinished one once the file rests), and whether to start over."""
         try:
             size = self.path.stat().st_size
-            start_over = self._offset is None or size < self._offset
+            start_over = self._offset is None or not 0 <= size - self._offset <= MOST_BEHIND_BYTES
             if start_over:
                 self._offset = max(0, size - TAIL_BYTES)
                 self.skipped_bytes = self._offset
@@ -53,7 +64,8 @@ class Tail:
         except OSError:  # not there yet, or its folder was taken away: nothing to show
             return "", False
         self._offset += len(data)
-        whole, newline, self._rest = (self._rest + data).rpartition(b"\n")
+        whole, newline, rest = (self._rest + data).rpartition(b"\n")
+        self._rest = rest[-TAIL_BYTES:]  # a line without an end
         if start_over and self.skipped_bytes:
             whole = whole.partition(b"\n")[2]  # the first line was cut
         return (whole + newline).decode("utf-8", "replace"), start_over

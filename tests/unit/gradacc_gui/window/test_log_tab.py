@@ -7,7 +7,15 @@ from pathlib import Path
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from gradacc_gui.window.log_tab import MOST_LINES, TAIL_BYTES, LogTab, Tail, clean
+from gradacc_gui.window.log_tab import (
+    LONGEST_LINE,
+    MOST_BEHIND_BYTES,
+    MOST_LINES,
+    TAIL_BYTES,
+    LogTab,
+    Tail,
+    clean,
+)
 
 
 def test_colours_and_rewritten_lines_come_out_clean() -> None:
@@ -53,6 +61,36 @@ def test_a_log_that_was_cut_starts_over(tmp_path: Path) -> None:
     tail.read()
     path.write_text("new\n")
     assert tail.read() == ("new\n", True)
+
+
+def test_what_is_printed_faster_than_it_is_read_is_skipped(tmp_path: Path) -> None:
+    """The newest is shown at once, and not a minute later."""
+    path = tmp_path / "trainer.log"
+    path.write_text("first\n")
+    tail = Tail(path)
+    tail.read()
+    with path.open("a") as file:
+        file.write("much\n" * MOST_BEHIND_BYTES + "last\n")
+    text, start_over = tail.read()
+    assert start_over
+    assert text.endswith("much\nlast\n")
+    assert tail.skipped_bytes == path.stat().st_size - TAIL_BYTES
+    assert tail.read() == ("", False)
+
+
+def test_a_line_without_an_end_is_cut(tmp_path: Path) -> None:
+    """Megabytes in one line are neither kept nor laid out."""
+    path = tmp_path / "trainer.log"
+    path.write_text("first\n")
+    tail = Tail(path)
+    tail.read()
+    for _ in range(5):
+        with path.open("a") as file:
+            file.write("x" * TAIL_BYTES)
+        assert tail.read() == ("", False)
+    text, _ = tail.read()
+    assert len(text) == TAIL_BYTES
+    assert clean(text) == "x" * LONGEST_LINE + "…"
 
 
 def test_it_follows_unless_somebody_reads_above(qtbot: QtBot, styled: QApplication, tmp_path: Path) -> None:
