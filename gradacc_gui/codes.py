@@ -33,6 +33,19 @@ END_REASONS: Final[dict[str, str]] = {
     "signal": "the system asked it to end; a checkpoint was saved",
 }
 
+COMMANDS: Final[dict[str, str]] = {
+    "SetAccumulation": "A new N",
+    "SetMicroBatchSize": "A new micro-batch size",
+    "SetLearningRate": "A new learning rate",
+    "SetMaxGradNorm": "A new clipping bound",
+    "Pause": "A pause",
+    "Resume": "Resume",
+    "SaveCheckpoint": "A checkpoint",
+    "RollBack": "A roll-back",
+    "Stop": "A stop",
+}
+"""What was asked, by the command's class: the subject of "… was refused"."""
+
 REFUSALS: Final[dict[str, str]] = {
     "superseded": "a later command took its place",
     "stale": "it was left over from before this attempt started",

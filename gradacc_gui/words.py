@@ -13,6 +13,7 @@ import msgspec
 
 from gradacc_gui.codes import (
     ASKERS,
+    COMMANDS,
     END_REASONS,
     FAILURES,
     METRICS,
@@ -131,6 +132,13 @@ def refusal(event: CommandRefused) -> str:
     return sentence(REFUSALS, event.code, event.values)
 
 
+def refused(event: CommandRefused) -> str:
+    """What was refused and why: "Resume was refused: the run is not paused."."""
+    what = tr(COMMANDS.get(event.command, "A command"))
+    why = refusal(event).removesuffix(".")
+    return tr("{what} was refused: {why}.").format(what=what, why=why)
+
+
 def warning(event: Warned) -> str:
     """Something a person should know, as a sentence."""
     values = dict(event.values)
@@ -205,7 +213,7 @@ def line(event: Fact) -> Line | None:  # noqa: C901, PLR0912 - one case a fact
         case RunStarted():
             return _started(event)
         case CommandRefused():
-            return Line(tr("Refused: {why}").format(why=refusal(event)), "warning")
+            return Line(refused(event), "warning")
         case AccumulationChanged():
             text = tr("N {before} → {after} at step {step:,}")
             return Line(

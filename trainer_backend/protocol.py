@@ -195,6 +195,8 @@ class CommandAccepted(Event, frozen=True, kw_only=True):
 
     command_id: str
     applies_at_step: int
+    command: str = ""
+    """Its class, so that whoever did not send it knows what it was; empty in older journals."""
 
 
 class CommandRefused(Event, frozen=True, kw_only=True):
@@ -203,6 +205,8 @@ class CommandRefused(Event, frozen=True, kw_only=True):
     command_id: str
     code: str
     values: dict[str, Scalar] = {}
+    command: str = ""
+    """Its class; empty in older journals, and where the file was no command."""
 
 
 class AccumulationChanged(Event, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from trainer_backend.protocol import (
     RunStarted,
     RunStopped,
     SettingChanged,
+    Stop,
 )
 
 
@@ -63,7 +64,7 @@ class StateTracker:
         self._asked_stops: set[str] = set()
 
     def asked(self, command_id: str) -> None:
-        """A stop was sent; acceptance names only the command."""
+        """A stop was sent; a trainer of an older version accepts it without saying what it was."""
         self._asked_stops.add(command_id)
 
     def apply(self, record: Record) -> None:
@@ -86,8 +87,9 @@ class StateTracker:
                 self._paused = True
             case Resumed():
                 self._paused = False
-            case CommandAccepted(command_id=command_id):
-                self._stopping = self._stopping or command_id in self._asked_stops
+            case CommandAccepted(command_id=command_id, command=command):
+                is_stop = command == Stop.__name__ or command_id in self._asked_stops
+                self._stopping = self._stopping or is_stop
             case RunFinished() | RunStopped() | RunFailed() as ended:
                 self.ended = ended
             case _:

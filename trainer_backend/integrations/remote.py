@@ -110,7 +110,7 @@ class Remote:
         with self._border:
             self._ending = True
             if self._change is not None:
-                self._refuse(self._change.command.id, "run-is-ending")
+                self._refuse(self._change.command, "run-is-ending")
                 self._change = None
 
     # --------------------------------------------------------------- the writer thread's side
@@ -128,11 +128,11 @@ class Remote:
 
     def _answer(self, command: AnyCommand | Malformed) -> None:
         if isinstance(command, Malformed):
-            self._refuse(command.id, "malformed", reason=command.reason)
+            self._refuse(command, "malformed", reason=command.reason)
         elif command.asked_at < self._started_at:
-            self._refuse(command.id, "stale")
+            self._refuse(command, "stale")
         elif self._ending or self.stop_asked:
-            self._refuse(command.id, "run-is-ending")
+            self._refuse(command, "run-is-ending")
         else:
             self._take(command)
 
@@ -142,19 +142,19 @@ class Remote:
                 self._answer_steps(command)
             case Pause() if self.paused_by is None:
                 self.paused_by = command.id
-                self._accept(command.id, self._next)
+                self._accept(command, self._next)
             case Pause():
-                self._refuse(command.id, "already-paused")
+                self._refuse(command, "already-paused")
             case Resume() if self.paused_by is not None:
                 self.paused_by = None
-                self._accept(command.id, self._next)
+                self._accept(command, self._next)
             case Resume():
-                self._refuse(command.id, "not-paused")
+                self._refuse(command, "not-paused")
             case Stop():
                 self.stop_asked = True
-                self._accept(command.id, self._next)
+                self._accept(command, self._next)
             case SetMicroBatchSize() | SetLearningRate() | SetMaxGradNorm() | SaveCheckpoint() | RollBack():
-                self._refuse(command.id, "library-decides", command=type(command).__name__)
+                self._refuse(command, "library-decides")
             case _:
                 assert_never(command)
 
@@ -165,27 +165,29 @@ class Remote:
     def _answer_steps(self, command: SetAccumulation) -> None:
         if not 1 <= command.steps <= 1_000_000:
             self._refuse(
-                command.id,
+                command,
                 "out-of-range",
                 key="accumulation.gradient_accumulation_steps",
                 value=command.steps,
             )
             return
         if command.learning_rate_rule != "none" or command.scale_beta2 or command.scale_weight_decay:
-            self._refuse(command.id, "library-decides", command="companions")
+            self._refuse(command, "library-decides", companions=True)
             return
         done = self._done + (self.steps if self._in_window else 0)
         windows = self._rule.windows_until(done, self.steps, command.steps)
         if isinstance(windows, Refused):
-            self._refuse(command.id, windows.code, before=self.steps, after=command.steps)
+            self._refuse(command, windows.code, before=self.steps, after=command.steps)
             return
         if self._change is not None:
-            self._refuse(self._change.command.id, "superseded")
+            self._refuse(self._change.command, "superseded")
         self._change = Change(command, self._next + windows)
-        self._accept(command.id, self._change.step)
+        self._accept(command, self._change.step)
 
-    def _accept(self, command_id: str, step: int) -> None:
-        self._put(CommandAccepted(command_id=command_id, applies_at_step=step))
+    def _accept(self, command: AnyCommand, step: int) -> None:
+        name = type(command).__name__
+        self._put(CommandAccepted(command_id=command.id, applies_at_step=step, command=name))
 
-    def _refuse(self, command_id: str, code: str, **values: Scalar) -> None:
-        self._put(CommandRefused(command_id=command_id, code=code, values=values))
+    def _refuse(self, command: AnyCommand | Malformed, code: str, **values: Scalar) -> None:
+        name = "" if isinstance(command, Malformed) else type(command).__name__
+        self._put(CommandRefused(command_id=command.id, code=code, values=values, command=name))

@@ -130,7 +130,7 @@ class Steering:
         with self._border:
             self._ending = True
             for pending in self._pending.values():
-                self._refuse(pending.command.id, "run-is-ending")
+                self._refuse(pending.command, "run-is-ending")
             self._pending.clear()
 
     def stop(self, reason: StopReason) -> None:
@@ -154,13 +154,13 @@ class Steering:
     def _answered(self, command: AnyCommand | Malformed) -> bool:
         """Answer one command; False leaves it in the inbox, while the run is loading."""
         if isinstance(command, Malformed):
-            self._refuse(command.id, "malformed", reason=command.reason)
+            self._refuse(command, "malformed", reason=command.reason)
         elif command.asked_at < self._started_at:
-            self._refuse(command.id, "stale")
+            self._refuse(command, "stale")
         elif isinstance(command, Stop):
             self._take_stop(command)
         elif self._ending or self._stopping:
-            self._refuse(command.id, "run-is-ending")
+            self._refuse(command, "run-is-ending")
         elif self._settings is None:
             return False
         else:
@@ -169,9 +169,9 @@ class Steering:
 
     def _take_stop(self, command: Stop) -> None:
         if self._ending or (self._stopping and not command.now) or self._stopping == "stop-now":
-            self._refuse(command.id, "run-is-ending")
+            self._refuse(command, "run-is-ending")
             return
-        self._put(CommandAccepted(command_id=command.id, applies_at_step=self._next_step))
+        self._accept(command)
         self._stopping = "stop-now" if command.now else "stop"
         self._on_stop(self._stopping)
 
@@ -179,15 +179,15 @@ class Steering:
         try:
             pending = self._checked(command, settings)
         except _Refusal as refusal:
-            self._refuse(command.id, refusal.code, **refusal.values)
+            self._refuse(command, refusal.code, **refusal.values)
             return
         slot = _slot(command)
         overtaken = list(self._pending) if isinstance(command, RollBack) else [slot]
         for name in overtaken:
             if (earlier := self._pending.pop(name, None)) is not None:
-                self._refuse(earlier.command.id, "superseded")
+                self._refuse(earlier.command, "superseded")
         self._pending[slot] = pending
-        self._put(CommandAccepted(command_id=command.id, applies_at_step=self._next_step))
+        self._accept(command)
 
     def _checked(self, command: AnyCommand, settings: Settings) -> Pending:
         """What a command means now. Raises _Refusal."""
@@ -234,8 +234,13 @@ class Steering:
         if isinstance(command, Resume) and not will_pause:
             raise _Refusal("not-paused")
 
-    def _refuse(self, command_id: str, code: str, **values: Scalar) -> None:
-        self._put(CommandRefused(command_id=command_id, code=code, values=values))
+    def _accept(self, command: AnyCommand) -> None:
+        name = type(command).__name__
+        self._put(CommandAccepted(command_id=command.id, applies_at_step=self._next_step, command=name))
+
+    def _refuse(self, command: AnyCommand | Malformed, code: str, **values: Scalar) -> None:
+        name = "" if isinstance(command, Malformed) else type(command).__name__
+        self._put(CommandRefused(command_id=command.id, code=code, values=values, command=name))
 
 
 def with_pending(settings: Settings, pending: Pending) -> Settings:

@@ -169,7 +169,11 @@ LINES: list[tuple[Fact, str | None]] = [
     (STARTED, "Run started, 0.84 M parameters"),
     (
         CommandRefused(command_id="a", code="stale"),
-        "Refused: it was left over from before this attempt started",
+        "A command was refused: it was left over from before this attempt started.",
+    ),
+    (
+        CommandRefused(command_id="a", code="not-paused", command="Resume"),
+        "Resume was refused: the run is not paused.",
     ),
     (
         AccumulationChanged(command_id="a", step=62, before=4, after=8, asked_by="schedule", asked_at=0.0),

@@ -146,7 +146,7 @@ def test_a_refusal_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
         answerer.writer.close()
 
     assert code == 1
-    assert capsys.readouterr().err == "Refused: a later command took its place.\n"
+    assert capsys.readouterr().err == "A command was refused: a later command took its place.\n"
 
 
 def test_a_run_that_is_not_live_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:

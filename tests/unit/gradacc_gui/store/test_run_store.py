@@ -471,6 +471,24 @@ def test_the_states_of_a_live_run(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_stop_that_another_window_asked_for_shows_as_stopping(tmp_path: Path) -> None:
+    """Its acceptance says what was accepted; another command's is none."""
+    plan = Plan(steps=3, n=2)
+    run = new_run(tmp_path, plan)
+    told = list(events(plan))[:-1]
+    store = RunStore(run)
+    seen = []
+    with run.locked():
+        write(run, 1, [*told, (4.0, CommandAccepted(command_id="a", applies_at_step=4, command="Pause"))])
+        read_all(store)
+        seen.append(str(store.state))
+        write(run, 1, [(5.0, CommandAccepted(command_id="b", applies_at_step=4, command="Stop"))])
+        read_all(store)
+        seen.append(str(store.state))
+    assert seen == ["running", "stopping"]
+    store.close()
+
+
 @pytest.mark.parametrize("end", ["finished", "stopped", "failed"])
 def test_an_attempt_ends_as_it_says(tmp_path: Path, opened: Any, end: Any) -> None:
     """With the fact at hand."""

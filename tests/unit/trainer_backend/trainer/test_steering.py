@@ -182,7 +182,9 @@ def test_what_waits_when_the_run_ends_is_refused(desk: Desk) -> None:
     (command,) = [SetAccumulation(steps=2)]
     desk.ask(command)
     desk.steering.end()
-    assert desk.said[-1] == CommandRefused(command_id=command.id, code="run-is-ending")
+    assert desk.said[-1] == CommandRefused(
+        command_id=command.id, code="run-is-ending", command="SetAccumulation"
+    )
     assert desk.ask(Pause()) == ["run-is-ending"]
 
 
