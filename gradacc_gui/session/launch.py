@@ -6,7 +6,9 @@ standard input, output to `trainer.log`. Closing or killing the window never sto
 
 from __future__ import annotations
 
+import contextlib
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -30,6 +32,8 @@ TAIL_BYTES: Final = 16 * 1024
 TAIL_LINES: Final = 20
 START_MARK: Final = "gradacc starts a trainer"
 """In the line that opens each attempt in trainer.log."""
+PROCESS_MARK: Final = "process"
+"""In the line after it: which process was started, on which machine."""
 
 
 class Died(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +121,7 @@ def start(run: RunDirectory, interpreter: Interpreter) -> Launch:
     except OSError as error:
         message = f"The trainer cannot be started: {error.strerror} ({interpreter.executable})."
         raise InterpreterError(message) from error
+    _name_process(run, process.pid)
     return Launch(run, process, offset)
 
 
@@ -135,6 +140,12 @@ def _begin_log(run: RunDirectory, interpreter: Interpreter) -> int:
         raise RunDirectoryError(message) from error
 
 
+def _name_process(run: RunDirectory, pid: int) -> None:
+    """Say in trainer.log which process it is, so that others see at once when it died without a word."""
+    with contextlib.suppress(OSError), open(run.log_path, "ab", opener=private_opener) as log:
+        log.write(f"--- {PROCESS_MARK} {pid} on {platform.node()}\n".encode())
+
+
 def _detached() -> dict[str, Any]:
     if sys.platform == "win32":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | NO_CONSOLE}
@@ -142,8 +153,12 @@ def _detached() -> dict[str, Any]:
 
 
 def last_lines(run: RunDirectory, *, count: int = TAIL_LINES, since: int = 0) -> tuple[str, ...]:
-    """The newest lines of trainer.log (behind byte `since`); at most 16 KiB are read."""
-    return tail(run.log_path, count=count, since=since)
+    """The newest lines of trainer.log (behind byte `since`) but for the one that names a process.
+
+    At most 16 KiB are read.
+    """
+    lines = tail(run.log_path, count=count + 1, since=since)
+    return tuple(line for line in lines if not line.startswith(f"--- {PROCESS_MARK} "))[-count:]
 
 
 def tail(path: Path, *, count: int = TAIL_LINES, since: int = 0) -> tuple[str, ...]:

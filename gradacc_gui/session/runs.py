@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import enum
 import os
+import platform
+import re
 import shutil
 import tempfile
 import time
@@ -18,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from gradacc_gui.session.launch import START_MARK, last_lines
+from gradacc_gui.session.launch import PROCESS_MARK, START_MARK, last_lines, tail
 from trainer_backend.errors import GradaccError, RunDirectoryError
 from trainer_backend.journal import JournalReader, columns, seal
 from trainer_backend.protocol import (
@@ -115,9 +117,15 @@ def _without_journal(run: RunDirectory, name: str, *, alive: bool) -> RunSummary
         if any(run.checkpoints_path.iterdir()):
             message = f"{run.path} is half copied: it has checkpoints but no run.sqlite. Copy it again."
             raise RunDirectoryError(message)
-    lines = last_lines(run, count=1)
-    reason = lines[0] if lines else "it was never started"
+    reason = _last_word(run) or "it was never started"
     return RunSummary(run=run, name=name, state=RunState.INTERRUPTED, reason=reason)
+
+
+def _last_word(run: RunDirectory) -> str:
+    """What the trainer printed last; empty when nothing was ever printed or started."""
+    lines = last_lines(run, count=1)
+    silent = bool(lines) and lines[0].startswith("--- ") and START_MARK in lines[0]
+    return "its trainer ended without a word" if silent else lines[0] if lines else ""
 
 
 def _just_launched(run: RunDirectory, *, since: float) -> bool:
@@ -125,9 +133,33 @@ def _just_launched(run: RunDirectory, *, since: float) -> bool:
     with suppress(OSError):
         launched_at = run.log_path.stat().st_mtime
         if launched_at > since and time.time() - launched_at < STARTING_S:
-            lines = last_lines(run, count=1)
-            return bool(lines) and lines[0].startswith("---") and START_MARK in lines[0]
+            *before, last = tail(run.log_path, count=2) or ("",)
+            if last.startswith("--- ") and START_MARK in last:
+                return True
+            started = bool(before) and before[0].startswith("--- ") and START_MARK in before[0]
+            return started and _is_there(last)
     return False
+
+
+def _is_there(line: str) -> bool:
+    """Whether the process that a line of trainer.log names may still take the lock."""
+    found = re.fullmatch(rf"--- {PROCESS_MARK} (\d+) on (.*)", line)
+    if found is None:
+        return False
+    if found[2] != platform.node():  # another machine's, which cannot be asked
+        return True
+    import psutil  # noqa: PLC0415 - only in a run's first seconds
+
+    try:
+        status: str = psutil.Process(int(found[1])).status()
+    except psutil.Error:
+        return False
+    return bool(status != psutil.STATUS_ZOMBIE)  # psutil has no types
+
+
+def died_unseen(run: RunDirectory) -> bool:
+    """Whether a run that has no journal was started, and its trainer is not there (any more)."""
+    return summarise(run).state is RunState.INTERRUPTED and bool(last_lines(run, count=1))
 
 
 def _from_journal(run: RunDirectory, name: str, reader: JournalReader, *, alive: bool) -> RunSummary:
@@ -186,8 +218,7 @@ def _state(
         case RunFailed():
             return RunState.FAILED, event.reason
         case _:
-            lines = last_lines(run, count=1)
-            return RunState.INTERRUPTED, lines[0] if lines else ""
+            return RunState.INTERRUPTED, _last_word(run)
 
 
 # ------------------------------------------------------------------------- opening a journal

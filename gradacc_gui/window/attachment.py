@@ -13,6 +13,7 @@ import msgspec
 
 from gradacc_gui.person import person
 from gradacc_gui.session.launch import Died, Launch
+from gradacc_gui.session.runs import died_unseen
 from gradacc_gui.session.stopping import Act, Ladder, Rung, perform
 from gradacc_gui.store import RunState, RunStore
 from gradacc_gui.window.asks import Asks
@@ -32,6 +33,7 @@ from trainer_backend.protocol import (
 )
 from trainer_backend.run_directory import RunDirectory
 
+LOOK_EVERY_S: Final = 1.0
 STOPPABLE: Final = (RunState.LOADING, RunState.RUNNING, RunState.PAUSED, RunState.STOPPING)
 
 
@@ -51,6 +53,8 @@ class Attachment:
         """Why a command could not be sent, as a sentence."""
         self._facts_taken = 0
         self._progress_mark: tuple[object, int] = (None, 0)
+        self._died_unseen = False
+        self._look_due = 0.0
 
     def tick(self) -> list[Record]:
         """Take what is new; gives the new facts."""
@@ -61,6 +65,7 @@ class Attachment:
             self.in_force.take(new)
             self.asks.apply(new)
         self._climb()
+        self._look_for_a_silent_end()
         if self.state in ("interrupted", "failed", "stopped", "finished"):
             self.asks.abandon()
         return new
@@ -88,10 +93,20 @@ class Attachment:
             return "stopping"
         if known is RunState.PENDING and self.died is not None:
             return "failed"
+        if known is RunState.PENDING and self._died_unseen:
+            return "interrupted"
         if known is RunState.RUNNING:
             pause = self.asks.newest(Pause)
             return "pausing" if pause is not None and pause.is_open else "running"
         return _NAMES[known]
+
+    def _look_for_a_silent_end(self) -> None:
+        """Whether a trainer that another window started died before it wrote anything."""
+        if self.store.state is not RunState.PENDING or self.launch is not None:
+            self._died_unseen = False
+        elif time.monotonic() >= self._look_due:
+            self._look_due = time.monotonic() + LOOK_EVERY_S
+            self._died_unseen = died_unseen(self.run)
 
     def _is_launching(self) -> bool:
         """Started from here, alive, and not yet holding the lock."""

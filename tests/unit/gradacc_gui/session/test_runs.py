@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from gradacc_gui.session.launch import START_MARK
 from gradacc_gui.session.runs import (
     RunState,
     delete_run,
+    died_unseen,
     disk_problem,
     list_runs,
     open_journal,
@@ -114,6 +116,31 @@ def test_a_run_that_is_just_launched_is_starting() -> None:
     found = summarise(run)
     assert found.state is RunState.INTERRUPTED
     assert found.reason == "ImportError: no torch"
+
+
+def test_a_trainer_that_died_before_its_lock_is_no_longer_starting_at_once() -> None:
+    """Its process is named in trainer.log; another machine's cannot be asked and is waited for."""
+    run = stand_in.new_run()
+    started = f"--- 2026-01-01 00:00:00 {START_MARK}: python\n--- process {{}} on {{}}\n"
+    gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    gone.wait()
+
+    run.log_path.write_text(started.format(os.getpid(), platform.node()))
+    assert summarise(run).state is RunState.STARTING
+    run.log_path.write_text(started.format(gone.pid, "another machine"))
+    assert summarise(run).state is RunState.STARTING
+    assert not died_unseen(run)
+    run.log_path.write_text(started.format(gone.pid, platform.node()))
+    found = summarise(run)
+    assert (found.state, found.reason) == (RunState.INTERRUPTED, "its trainer ended without a word")
+    assert died_unseen(run)
+
+
+def test_a_run_that_was_never_started_did_not_die() -> None:
+    """Nothing was said of it, so nothing ended."""
+    run = stand_in.new_run()
+    assert not died_unseen(run)
+    assert summarise(run).reason == "it was never started"
 
 
 def test_a_launch_that_led_to_nothing_is_no_longer_starting() -> None:
