@@ -15,7 +15,7 @@ from gradacc_gui.theme import current_theme, set_role, space
 from gradacc_gui.window.numbers import day_and_time, time_of_day
 from gradacc_gui.window.parts import Panel, label
 from gradacc_gui.words import Line, tr
-from trainer_backend.protocol import FACTS, Record
+from trainer_backend.protocol import FACTS, CheckpointSaved, Record
 
 MOST_LINES: Final = 1000
 """Older lines leave the window (the journal keeps them); a list of any length would grow with the run."""
@@ -124,6 +124,7 @@ class DecisionLog(Panel):
 
     def __init__(self) -> None:
         super().__init__(tr("Decision log"))
+        self._saved: CheckpointSaved | None = None
         self.model = DecisionModel()
         self.view = QListView()
         set_role(self.view, "bare")
@@ -150,8 +151,17 @@ class DecisionLog(Panel):
 
     def take(self, records: Iterable[Record]) -> None:
         """Word the facts among `records`."""
-        lines = [(record.at, words.line(record.event)) for record in records if is_fact(record)]  # type: ignore[arg-type]
+        told = [record for record in records if is_fact(record) and not self._is_told(record)]
+        lines = [(record.at, words.line(record.event)) for record in told]  # type: ignore[arg-type]
         self.add([Entry(at, line) for at, line in lines if line is not None])
+
+    def _is_told(self, record: Record) -> bool:
+        """Whether a checkpoint stands in the log already: saved by the clock, it also answers who asks."""
+        if not isinstance(record.event, CheckpointSaved):
+            return False
+        saved = msgspec.structs.replace(record.event, command_id=None)
+        is_told, self._saved = saved == self._saved, saved
+        return is_told
 
     def add(self, entries: list[Entry]) -> None:
         """Put entries on top."""

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.support.trainers import (
@@ -137,6 +138,7 @@ def _save_and_roll_back(trainer: Trainer) -> None:
     saved = trainer.wait_for_kind(CheckpointSaved)
     assert saved.command_id == save.command_id
     assert (trainer.run.path / saved.path / "model.safetensors").is_file()
+    saved = _save_twice(trainer, saved.step)
     trainer.wait_for_kind(OptimizerStepMeasured, lambda step: step.step == saved.step + 2)
     back = accepted(trainer.ask(RollBack()))
     rolled = trainer.wait_for_kind(RolledBack)
@@ -147,6 +149,18 @@ def _save_and_roll_back(trainer: Trainer) -> None:
     trainer.wait_for(lambda event: isinstance(event, OptimizerStepMeasured) and event in trainer.seen[place:])
     again = next(event for event in trainer.seen[place:] if isinstance(event, OptimizerStepMeasured))
     assert again.step == saved.step + 1
+
+
+def _save_twice(trainer: Trainer, saved: int) -> CheckpointSaved:
+    """Two requests at one border: one file, and each is answered with it."""
+    trainer.ask(Pause())
+    trainer.wait_for_kind(Paused, lambda fact: fact.step >= saved)
+    ids = [accepted(trainer.ask(SaveCheckpoint())).command_id for _ in range(2)]
+    first = trainer.wait_for_kind(CheckpointSaved, lambda fact: fact.command_id == ids[0])
+    second = trainer.wait_for_kind(CheckpointSaved, lambda fact: fact.command_id == ids[1])
+    assert second == msgspec.structs.replace(first, command_id=ids[1])
+    trainer.ask(Resume())
+    return first
 
 
 def _refuse_a_second_trainer(run: RunDirectory) -> None:

@@ -34,6 +34,8 @@ class Checkpoints:
         self._put = put
         self._saved_at_s = time.monotonic()
         self._saved: tuple[int, Settings] | None = None
+        self._told: CheckpointSaved | None = None
+        """What was said of the newest one; None before this attempt wrote any."""
 
     def steps(self) -> list[int]:
         """Steps that lie on disk, the newest last; any thread."""
@@ -52,11 +54,18 @@ class Checkpoints:
             self.save(parts)
 
     def save(self, parts: Parts, *, command_id: str | None = None, unless_saved: bool = False) -> None:
-        """Save now. A disk that refuses is said, and does not end the run."""
+        """Save now, unless this very state lies on disk. A disk that refuses is said, and ends no run.
+
+        Who asked for one is answered with the one that lies there; `unless_saved` says nothing then.
+        """
         engine = parts.accumulator
         standing_now = (engine.step, parts.settings)
-        if unless_saved and self._saved == standing_now:
-            return
+        if self._saved == standing_now:
+            if unless_saved:
+                return
+            if self._told is not None and (self.run.path / self._told.path).exists():
+                self._put(msgspec.structs.replace(self._told, command_id=command_id))  # one file, two answers
+                return
         self._put(PhaseEntered(phase="saving"))
         started_s = time.monotonic()
         standing = Standing(
@@ -77,16 +86,15 @@ class Checkpoints:
         else:
             checkpoint.keep_newest(folder, self._asked.keep)
             self._saved = standing_now
-            self._put(
-                CheckpointSaved(
-                    command_id=command_id,
-                    step=engine.step,
-                    samples_seen=engine.samples_seen,
-                    path=path.relative_to(self.run.path).as_posix(),
-                    size_bytes=size_bytes,
-                    duration_s=time.monotonic() - started_s,
-                )
+            self._told = CheckpointSaved(
+                command_id=command_id,
+                step=engine.step,
+                samples_seen=engine.samples_seen,
+                path=path.relative_to(self.run.path).as_posix(),
+                size_bytes=size_bytes,
+                duration_s=time.monotonic() - started_s,
             )
+            self._put(self._told)
         self._saved_at_s = time.monotonic()
         self._put(PhaseEntered(phase="training"))
 
@@ -132,7 +140,7 @@ class Checkpoints:
         engine.max_grad_norm = standing.settings.max_grad_norm
         if standing.settings.ema_decay is not None and engine.ema_decay is not None:
             engine.ema_decay = standing.settings.ema_decay
-        self._saved = (step, standing.settings)
+        self._saved, self._told = (step, standing.settings), None
         return standing
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
@@ -97,6 +98,17 @@ def test_without_a_gpu_the_process_and_the_machine_are_shown(qtbot: QtBot, style
     qtbot.addWidget(panel)
     panel.show_memory(memory_of(None, host()))
     assert panel.texts() == [("this process", "2.00 GiB"), ("whole machine", "8.00 GiB")]
+
+
+def test_a_checkpoint_that_answers_twice_is_one_line(qtbot: QtBot, styled: QApplication) -> None:
+    """Saved by the clock and asked for at the same border: one file; another one is another line."""
+    log = DecisionLog()
+    qtbot.addWidget(log)
+    saved = CheckpointSaved(command_id=None, step=40, samples_seen=1, path="c", size_bytes=1, duration_s=0.5)
+    asked = msgspec.structs.replace(saved, command_id="a")
+    later = msgspec.structs.replace(saved, step=80, path="d")
+    log.take([Record(seq, 1, 9.0 + seq, event) for seq, event in enumerate((saved, asked, later), start=1)])
+    assert [entry.text for entry in log.model.entries()] == ["Checkpoint at step 80", "Checkpoint at step 40"]
 
 
 def test_the_log_tells_facts_newest_first_and_leaves_answers_out(qtbot: QtBot, styled: QApplication) -> None:
