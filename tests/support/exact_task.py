@@ -1,5 +1,8 @@
 """A task that draws from every generator there is, and that can be killed at a chosen moment.
 
+What a kill can take is the journal's last batch, so a change that the test has asked for is in the
+journal before the process dies: its windows take less time than the journal's thread may need.
+
 Augmentation draws from Python's, NumPy's and torch's generators, the model has dropout and BatchNorm.
 """
 
@@ -9,6 +12,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,8 @@ import numpy as np
 import torch
 
 from trainer_backend.inbox import send
-from trainer_backend.protocol import AnyCommand, SetAccumulation, SetLearningRate, Stop
+from trainer_backend.journal_reader import JournalReader
+from trainer_backend.protocol import AnyCommand, SetAccumulation, SetLearningRate, SettingChanged, Stop
 from trainer_backend.tasks import Datasets, LossTerm
 
 
@@ -37,18 +42,14 @@ class Model(torch.nn.Sequential):
 
     kill_saving = 0
     saved = 0
+    die: Callable[[], None]
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """As any module's."""
         self.saved += 1
         if self.saved == self.kill_saving:
-            die()
+            self.die()
         return super().state_dict(*args, **kwargs)
-
-
-def die() -> None:
-    """As by kill -9."""
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Task:
@@ -74,6 +75,7 @@ class Task:
         self._kill_saving = kill_saving
         self._losses = 0
         self._steps = 0
+        self._last_asked = ""
 
     def model(self) -> torch.nn.Module:
         """Dropout, and buffers that training changes."""
@@ -81,6 +83,7 @@ class Task:
             torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.3), torch.nn.Linear(16, 2)
         )
         model.kill_saving = self._kill_saving
+        model.die = self._die
         return model
 
     def optimizer(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
@@ -92,7 +95,7 @@ class Task:
     def _stepped(self, *_: Any) -> None:
         self._steps += 1
         if self._steps == self._kill_step:
-            die()
+            self._die()
 
     def datasets(self) -> Datasets:
         """Augmented both."""
@@ -112,13 +115,34 @@ class Task:
             if self._losses == self._stop_now_at:
                 self._ask(Stop(now=True))
             if self._losses == self._kill_loss:
-                die()
+                self._die()
         total = torch.nn.functional.cross_entropy(model(points), classes, reduction="sum")
         return LossTerm(total, len(classes))
 
     def _ask(self, command: AnyCommand) -> None:
         """Send a command, and wait until it is answered: its file is taken away."""
-        sent = send(self._inbox, command)
-        deadline = time.monotonic() + 20
-        while (self._inbox / f"{sent}.json").exists() and time.monotonic() < deadline:
-            time.sleep(0.005)
+        sent = self._last_asked = send(self._inbox, command)
+        wait_until(lambda: not (self._inbox / f"{sent}.json").exists())
+
+    def _die(self) -> None:
+        """As by kill -9, once the effect of what was asked last is in the journal."""
+        if self._last_asked:
+            wait_until(self._is_recorded)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _is_recorded(self) -> bool:
+        reader = JournalReader(self._inbox.parent / "run.sqlite")
+        try:
+            facts = reader.facts(SettingChanged)
+        finally:
+            reader.close()
+        return any(record.event.command_id == self._last_asked for record in facts)  # type: ignore[union-attr]
+
+
+def wait_until(condition: Callable[[], bool], patience_s: float = 60.0) -> None:
+    """Look again and again. Raises TimeoutError, which fails the run, when it does not come true."""
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(0.005)
