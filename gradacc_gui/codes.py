@@ -60,6 +60,8 @@ REFUSALS: Final[dict[str, str]] = {
     "not-paused": "the run is not paused",
     "no-checkpoint": "there is no checkpoint to go back to",
     "library-counts-updates-ahead": "the library has counted its updates ahead; N stays {before} in this run",
+    "epoch-ended-early": "the epoch ended before step {step}, where the library's counter would have allowed "
+    "it; ask again",
     "library-decides": "the library that trains decides this, not gradacc",
     "rolling-back": "the run is being rolled back; ask again once it stands there",
 }

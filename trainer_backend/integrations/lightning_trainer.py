@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -51,12 +52,15 @@ class _Watching:
             parameters=sum(parameter.numel() for parameter in module.parameters()),
             parent=self._parent,
         )
+        # A run that is taken up within an epoch counts on.
+        done = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+        self.recorder.restart_counter(_micro_batches(trainer), done=done)
 
     def on_train_epoch_start(self, trainer: Any, module: Any) -> None:  # noqa: ANN401
         """The library's counter starts again."""
         del module
         assert self.recorder is not None
-        self.recorder.restart_counter()
+        self.recorder.restart_counter(_micro_batches(trainer))
         trainer.accumulate_grad_batches = self.recorder.border()
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ANN401
@@ -101,6 +105,12 @@ class _Watching:
         del trainer, module
         if self.recorder is not None:
             self.recorder.close(error=exception)
+
+
+def _micro_batches(trainer: Any) -> int | None:  # noqa: ANN401
+    """Of an epoch; None for data without a length."""
+    number = trainer.num_training_batches
+    return None if math.isinf(number) else int(number)
 
 
 def _batch_size(trainer: Any) -> int:  # noqa: ANN401

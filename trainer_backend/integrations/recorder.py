@@ -168,9 +168,9 @@ class Recorder:
         """Between two windows: waits while paused, makes an asked N the current one, and gives N."""
         return self._remote.border(self._samples_seen)
 
-    def restart_counter(self) -> None:
-        """The library counts micro-batches from 0 again."""
-        self._remote.restart_counter()
+    def restart_counter(self, epoch: int | None = None, *, done: int = 0) -> None:
+        """The library counts micro-batches from `done` again, in an epoch of `epoch` (None: not known)."""
+        self._remote.restart_counter(epoch, done)
 
     def micro_batch(
         self,

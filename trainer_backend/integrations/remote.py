@@ -51,6 +51,7 @@ class Remote:
         self._border = threading.Condition()
         self._step = 1
         self._done = 0
+        self._epoch: int | None = None
         self._in_window = False
         self._change: Change | None = None
         self._ending = False
@@ -73,12 +74,21 @@ class Remote:
             self._step += 1
             self._done += micro_batches
 
-    def restart_counter(self) -> None:
-        """The library's counter starts again (a new epoch): any border is exact now."""
+    def restart_counter(self, epoch: int | None, done: int = 0) -> None:
+        """The library counts from `done` again, to `epoch` micro-batches (None: nobody knows).
+
+        A change that was promised for a later window keeps it where that window is still whole. Only
+        where the epoch's end was not known it may not be: then it is refused after all.
+        """
         with self._border:
-            self._done = 0
-            if self._change is not None and self._change.step > self._step:
-                self._change = msgspec.structs.replace(self._change, step=self._step)
+            self._done, self._epoch, self._in_window = done, epoch, False
+            change = self._change
+            if change is None or change.step <= self._step:
+                return
+            before_it = done + (change.step - self._step) * self.steps
+            if not self._rule.is_whole(before_it, change.command.steps):
+                self._refuse(change.command, "epoch-ended-early", step=change.step)
+                self._change = None
 
     def border(self, samples_seen: int) -> int:
         """Wait while paused; gives N of the coming window."""
@@ -102,7 +112,9 @@ class Remote:
                     )
                 )
                 self.steps = asked.steps
-            self._in_window = True  # its N is handed out: what is asked from here on is for the next
+            # Its N is handed out: what is asked from here on is for the next. After an epoch's last window
+            # the library asks again when the next epoch starts.
+            self._in_window = self._epoch is None or self._done < self._epoch
             return self.steps
 
     def end(self) -> None:
@@ -175,7 +187,7 @@ class Remote:
             self._refuse(command, "library-decides", companions=True)
             return
         done = self._done + (self.steps if self._in_window else 0)
-        windows = self._rule.windows_until(done, self.steps, command.steps)
+        windows = self._rule.windows_until(done, self.steps, command.steps, self._epoch)
         if isinstance(windows, Refused):
             self._refuse(command, windows.code, before=self.steps, after=command.steps)
             return

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import transformers
+from transformers.trainer_utils import has_length
 
 from trainer_backend.integrations.borders import CountedModulo
 from trainer_backend.integrations.recorder import Recorder
@@ -104,9 +105,10 @@ class Watcher(transformers.TrainerCallback):  # type: ignore[misc]  # the librar
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ANN401
         """The library's counter starts again."""
-        del state, control, more
+        del state, control
         assert self.recorder is not None
-        self.recorder.restart_counter()
+        loader = more["train_dataloader"]
+        self.recorder.restart_counter(len(loader) if has_length(loader) else None)
         args.gradient_accumulation_steps = self.recorder.border()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ANN401

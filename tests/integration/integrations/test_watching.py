@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from trainer_backend.errors import UsageError
 from trainer_backend.inbox import send
 from trainer_backend.integrations import Recorder, watch
+from trainer_backend.integrations.borders import Modulo
 from trainer_backend.journal import JournalReader
 from trainer_backend.protocol import (
     AccumulationChanged,
@@ -252,6 +253,32 @@ def test_transformers_is_watched_and_takes_a_larger_n_where_its_counter_allows(t
     assert of(events, RunStarted)[0].versions["transformers"]
 
 
+def test_transformers_takes_at_the_next_epoch_what_its_counter_allows_no_sooner(tmp_path: Path) -> None:
+    """12 micro-batches an epoch, N = 2: 7 is whole at the next epoch's first window, and named so at once.
+
+    The same when it is asked for while the epoch's end is evaluated.
+    """
+    trainer = make_trainer(tmp_path, num_train_epochs=3, eval_strategy="epoch")
+    watcher = watch(trainer)
+    answers: list[Any] = []
+    evaluate = watcher.on_evaluate
+
+    def on_evaluate(args: Any, state: Any, control: Any, **more: Any) -> None:
+        evaluate(args, state, control, **more)
+        if state.global_step == 8:
+            answers.append(ask(watcher.recorder, SetAccumulation(steps=5)))
+
+    watcher.on_evaluate = on_evaluate
+    during(
+        watcher, lambda step: step == 1 and answers.append(ask(watcher.recorder, SetAccumulation(steps=7)))
+    )
+    trainer.train()
+    assert [answer.applies_at_step for answer in answers] == [7, 9]
+    assert windows(watcher.recorder) == [2, 2, 2, 2, 2, 2, 7, 5, 5, 5, 2]
+    changes = of(events_of(watcher.recorder), AccumulationChanged)
+    assert [(change.step, change.after) for change in changes] == [(7, 7), (9, 5)]
+
+
 def test_the_losses_of_transformers_are_those_of_its_micro_batches(tmp_path: Path) -> None:
     """A micro-batch's mean over its own tokens, and the window's by weight."""
     trainer = make_trainer(tmp_path, max_steps=1, learning_rate=0.0, data_seed=1)
@@ -298,9 +325,15 @@ def test_a_stop_ends_transformers_and_an_error_fails_the_run(tmp_path: Path) -> 
 # -------------------------------------------------------------------------------- Lightning
 
 
-@pytest.mark.filterwarnings("ignore:.*num_workers.*", "ignore:.*log.*interval.*", "ignore:.*LeafSpec.*")
-def test_lightning_is_watched_and_waits_for_a_common_multiple(tmp_path: Path) -> None:
-    """12 micro-batches an epoch, N = 2, then 3 from the sixth on; a new epoch starts at once."""
+class Endless(torch.utils.data.IterableDataset[torch.Tensor]):
+    """Twenty rows that do not tell how many they are."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(torch.ones(20, 2))
+
+
+def fit_lightning(folder: Path, data: Any, ask_at: int, steps: int) -> tuple[Recorder, Any]:
+    """Two epochs of micro-batches of 2 under N = 2; `steps` is asked for at a micro-batch of the first."""
     import lightning.pytorch as lightning
     from torch.utils.data import DataLoader
 
@@ -323,7 +356,7 @@ def test_lightning_is_watched_and_waits_for_a_common_multiple(tmp_path: Path) ->
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        default_root_dir=tmp_path,
+        default_root_dir=folder,
     )
     watcher = watch(trainer, name="lit")
     end = watcher.on_train_batch_end
@@ -331,12 +364,65 @@ def test_lightning_is_watched_and_waits_for_a_common_multiple(tmp_path: Path) ->
 
     def on_train_batch_end(trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         end(trainer, module, outputs, batch, batch_idx)
-        if batch_idx == 1 and not answers:
-            answers.append(ask(watcher.recorder, SetAccumulation(steps=3)))
+        if batch_idx == ask_at and not answers:
+            answers.append(ask(watcher.recorder, SetAccumulation(steps=steps)))
 
     watcher.on_train_batch_end = on_train_batch_end
-    data: Any = torch.randn(24, 2)
     trainer.fit(Module(), DataLoader(data, batch_size=2))
-    assert answers[0].applies_at_step == 4
-    assert windows(watcher.recorder) == [2, 2, 2, 3, 3, 3, 3, 3, 3]
     assert isinstance(events_of(watcher.recorder)[-1], RunFinished)
+    return watcher.recorder, answers[0]
+
+
+QUIET = pytest.mark.filterwarnings(
+    "ignore:.*num_workers.*", "ignore:.*log.*interval.*", "ignore:.*LeafSpec.*"
+)
+
+
+@QUIET
+@pytest.mark.parametrize(
+    ("rows", "steps", "step", "expected"),
+    [
+        (24, 3, 4, [2, 2, 2, 3, 3, 3, 3, 3, 3]),  # a common multiple in the epoch
+        (20, 7, 6, [2, 2, 2, 2, 2, 7, 3]),  # none: the next epoch's first window
+        (18, 4, 3, [2, 2, 4, 1, 4, 4, 1]),  # before the epoch's short tail
+        (18, 10, 6, [2, 2, 2, 2, 1, 9]),  # behind it
+    ],
+)
+def test_lightning_takes_a_new_n_at_the_very_step_that_the_answer_names(
+    tmp_path: Path, rows: int, steps: int, step: int, expected: list[int]
+) -> None:
+    """Where its counter, which starts again with each epoch, makes the window whole."""
+    recorder, answer = fit_lightning(tmp_path, torch.ones(rows, 2), 1, steps)
+    assert answer.applies_at_step == step
+    (change,) = of(events_of(recorder), AccumulationChanged)
+    assert (change.step, change.before, change.after) == (step, 2, steps)
+    assert windows(recorder) == expected
+
+
+@QUIET
+def test_a_change_that_an_unforeseen_end_of_the_epoch_spoils_is_refused_after_all(tmp_path: Path) -> None:
+    """Data without a length: 7 was to come at step 8; the epoch ends at 5, and N stays."""
+    recorder, answer = fit_lightning(tmp_path, Endless(), 1, 7)
+    assert answer.applies_at_step == 8
+    events = events_of(recorder)
+    (refused,) = of(events, CommandRefused)
+    assert (refused.command_id, refused.code, refused.values) == (
+        answer.command_id, "epoch-ended-early", {"step": 8},
+    )  # fmt: skip
+    assert of(events, AccumulationChanged) == []
+    assert windows(recorder) == [2] * 10
+
+
+def test_a_change_keeps_its_step_over_a_counter_that_starts_again() -> None:
+    """N = 2, and 3 is promised for step 4: that window is whole also if the counter went back to 2."""
+    with Recorder("hold", micro_batch_size=1, accumulation_steps=2, rule=Modulo()) as run:
+        run.border()
+        answer = ask(run, SetAccumulation(steps=3))
+        assert answer.applies_at_step == 4
+        for step in range(1, 6):
+            for _ in range(run.border()):
+                run.micro_batch(1.0, samples=1)
+            run.optimizer_step(learning_rate=0.1)
+            if step == 1:
+                run.restart_counter(done=2)
+    assert windows(run) == [2, 2, 2, 3, 3]
