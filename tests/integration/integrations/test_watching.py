@@ -269,9 +269,12 @@ def test_transformers_takes_at_the_next_epoch_what_its_counter_allows_no_sooner(
             answers.append(ask(watcher.recorder, SetAccumulation(steps=5)))
 
     watcher.on_evaluate = on_evaluate
-    during(
-        watcher, lambda step: step == 1 and answers.append(ask(watcher.recorder, SetAccumulation(steps=7)))
-    )
+
+    def act(step: int) -> None:
+        if step == 1:
+            answers.append(ask(watcher.recorder, SetAccumulation(steps=7)))
+
+    during(watcher, act)
     trainer.train()
     assert [answer.applies_at_step for answer in answers] == [7, 9]
     assert windows(watcher.recorder) == [2, 2, 2, 2, 2, 2, 7, 5, 5, 5, 2]
