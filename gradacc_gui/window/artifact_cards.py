@@ -20,6 +20,7 @@ from PySide6.QtWidgets import (
 
 from gradacc_gui.theme import current_theme, mix, mono_font, set_role, space
 from gradacc_gui.window.artifact_files import Grid, Loaded, Picture, Unreadable, Words
+from gradacc_gui.window.copying import offer_rows
 from gradacc_gui.window.heat import number
 from gradacc_gui.window.parts import ElidedLabel, label, put
 from gradacc_gui.window.picture_view import PictureView
@@ -241,6 +242,7 @@ class GridView(QTableView):
         self.setItemDelegate(TintDelegate(self))
         self.setModel(self.grid)
         self.setAccessibleName(tr("Table"))
+        offer_rows(self)
         self.setTabKeyNavigation(False)
         self.setShowGrid(False)
         self.setSelectionMode(QAbstractItemView.SelectionMode.ContiguousSelection)

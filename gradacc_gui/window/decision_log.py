@@ -8,10 +8,18 @@ from typing import Any, Final
 import msgspec
 from PySide6.QtCore import QAbstractListModel, QModelIndex, QPersistentModelIndex, QRect, QSize, Qt
 from PySide6.QtGui import QColor, QFont, QPainter
-from PySide6.QtWidgets import QListView, QSizePolicy, QStyledItemDelegate, QStyleOptionViewItem, QVBoxLayout
+from PySide6.QtWidgets import (
+    QListView,
+    QSizePolicy,
+    QStyle,
+    QStyledItemDelegate,
+    QStyleOptionViewItem,
+    QVBoxLayout,
+)
 
 from gradacc_gui import words
 from gradacc_gui.theme import current_theme, set_role, space
+from gradacc_gui.window.copying import offer_rows
 from gradacc_gui.window.numbers import day_and_time, time_of_day
 from gradacc_gui.window.parts import Panel, label
 from gradacc_gui.words import Line, tr
@@ -103,6 +111,8 @@ class _LineDelegate(QStyledItemDelegate):
         entry: Entry = index.data(Qt.ItemDataRole.UserRole)
         theme = current_theme()
         painter.save()
+        if option.state & QStyle.StateFlag.State_Selected:
+            painter.fillRect(option.rect, QColor(theme.raised))
         rect = option.rect.adjusted(2, 2, -2, -2)
         top_left = int(Qt.AlignmentFlag.AlignTop | Qt.AlignmentFlag.AlignLeft)
         painter.setFont(option.font)
@@ -134,7 +144,8 @@ class DecisionLog(Panel):
         self.view.setResizeMode(QListView.ResizeMode.Adjust)
         self.view.setVerticalScrollMode(QListView.ScrollMode.ScrollPerPixel)
         self.view.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.view.setSelectionMode(QListView.SelectionMode.NoSelection)
+        self.view.setSelectionMode(QListView.SelectionMode.ExtendedSelection)
+        offer_rows(self.view)
         self.view.setAccessibleName(tr("Decision log, newest first"))
         self.view.setMinimumHeight(96)
         self.view.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from PySide6.QtCore import Qt, QUrl, Signal
-from PySide6.QtGui import QDesktopServices
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QHBoxLayout, QSlider, QStackedWidget, QVBoxLayout, QWidget
 
 from gradacc_gui import words
@@ -14,6 +13,7 @@ from gradacc_gui.theme import set_role, space
 from gradacc_gui.window.attachment import Attachment
 from gradacc_gui.window.decision_log import Entry
 from gradacc_gui.window.empty_state import EmptyState
+from gradacc_gui.window.folders import open_folder
 from gradacc_gui.window.log_tab import LogTab
 from gradacc_gui.window.numbers import count
 from gradacc_gui.window.pages import make_results
@@ -24,6 +24,7 @@ from gradacc_gui.words import Line, tr
 from trainer_backend.protocol import AnyCommand, MicroBatchMeasured, Record, SetAccumulation
 
 AXES = (("steps", "Steps"), ("samples", "Samples"), ("tokens", "Tokens"), ("time", "Time"))
+TABS = ("charts", "results", "log")
 
 
 class LivePage(QWidget):
@@ -85,8 +86,8 @@ class LivePage(QWidget):
         row = QHBoxLayout(bar)
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(space(2))
-        views = (("charts", tr("Charts")), ("results", tr("Results")), ("log", tr("Log")))
-        self.tabs = Segments(views, tr("View"))
+        words_of = (tr("Charts"), tr("Results"), tr("Log"))
+        self.tabs = Segments(tuple(zip(TABS, words_of, strict=True)), tr("View"))
         self.tabs.chosen.connect(self.show_tab)
         row.addWidget(self.tabs)
         self.tabs.button("log").setToolTip("trainer.log")
@@ -197,7 +198,15 @@ class LivePage(QWidget):
     def open_folder(self) -> None:
         """Show the run's directory in the system's file manager."""
         if self._run is not None:
-            QDesktopServices.openUrl(QUrl.fromLocalFile(str(self._run.run.path)))
+            self._say_problem(open_folder(self._run.run.path))
+
+    def _say_problem(self, sentence: str) -> None:
+        if sentence:
+            self.notices.problem.say(sentence)
+
+    def show_next_tab(self) -> None:
+        """Charts, then the results, then the log, then the charts again."""
+        self.show_tab(TABS[(TABS.index(self.tabs.choice()) + 1) % len(TABS)])
 
     def show_tab(self, tab: str) -> None:
         """Show the charts, the results or the log."""

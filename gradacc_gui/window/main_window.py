@@ -132,7 +132,7 @@ class MainWindow(QMainWindow):
         self._shortcut("Ctrl+P", buttons.pause.click)
         self._shortcut("Ctrl+K", buttons.checkpoint.click)
         self._shortcut("Ctrl+T", self._type_n)
-        self._shortcut("Ctrl+J", self._toggle_log)
+        self._shortcut("Ctrl+J", self._next_tab)
         self.open_shortcut = self._shortcut("Ctrl+O", self.choose_recipe)
 
     def _shortcut(self, keys: str, do: Callable[[], object]) -> QShortcut:
@@ -145,10 +145,10 @@ class MainWindow(QMainWindow):
         self.live.side.n_panel.edit.setFocus(Qt.FocusReason.ShortcutFocusReason)
         self.live.side.n_panel.edit.selectAll()
 
-    def _toggle_log(self) -> None:
+    def _next_tab(self) -> None:
         if self.run is not None:
             self.show_page("live")
-            self.live.show_tab("charts" if self.live.tabs.choice() == "log" else "log")
+            self.live.show_next_tab()
 
     # -------------------------------------------------------------------------- pages
 

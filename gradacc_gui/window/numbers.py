@@ -92,7 +92,7 @@ def day_and_time(at: float, *, now: float | None = None) -> str:
 
 
 def real(value: float | None, figures: int = 4) -> str:
-    """A measured number: 3.214; very small and very large ones as 1.0e-03; NaN and infinities by name."""
+    """A measured number: 3.214; very small and very large ones as 1.5e-3; NaN and infinities by name."""
     if value is None:
         return DASH
     if math.isnan(value):
@@ -101,6 +101,5 @@ def real(value: float | None, figures: int = 4) -> str:
         return "∞" if value > 0 else "−∞"
     if value and not 1e-3 <= abs(value) < 1e6:
         mantissa, _, exponent = f"{value:.{max(figures - 2, 1)}e}".partition("e")
-        mantissa = mantissa.rstrip("0")
-        return f"{mantissa}0e{int(exponent)}" if mantissa.endswith(".") else f"{mantissa}e{int(exponent)}"
+        return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
     return f"{value:.{figures}g}"

@@ -23,6 +23,9 @@ from PySide6.QtWidgets import (
 from gradacc_gui.theme import current_theme, icon, set_role, space
 from gradacc_gui.words import tr
 
+SELECTABLE: Final = Qt.TextInteractionFlag.TextSelectableByMouse
+"""Of labels whose words a person may want to copy: a path, an error."""
+
 
 def label(text: str = "", role: str = "", *, wrap: bool = False) -> QLabel:
     """A label in plain text (names and paths come from outside: no markup)."""
@@ -253,8 +256,9 @@ class Notice(QFrame):
         words = QVBoxLayout()
         words.setSpacing(2)
         self.sentence = label(wrap=True)
+        self.sentence.setTextInteractionFlags(SELECTABLE)
         self.more = label(role="help", wrap=True)
-        self.more.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self.more.setTextInteractionFlags(SELECTABLE)
         words.addWidget(self.sentence)
         words.addWidget(self.more)
         row.addLayout(words, 1)

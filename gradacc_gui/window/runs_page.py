@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import Qt, QUrl, Signal
-from PySide6.QtGui import QDesktopServices, QKeyEvent
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QHBoxLayout,
@@ -19,9 +19,11 @@ from PySide6.QtWidgets import (
 
 from gradacc_gui.session.runs import RunState, RunSummary
 from gradacc_gui.theme import space
+from gradacc_gui.window.copying import offer_rows
 from gradacc_gui.window.empty_state import EmptyState
+from gradacc_gui.window.folders import open_folder
 from gradacc_gui.window.numbers import count
-from gradacc_gui.window.parts import button, label, put
+from gradacc_gui.window.parts import SELECTABLE, button, label, put
 from gradacc_gui.window.runs_model import RunsModel, StateDelegate
 from gradacc_gui.words import tr
 
@@ -71,6 +73,7 @@ class RunsPage(QWidget):
         self.stack.addWidget(self.empty)
         column.addWidget(self.stack, 1)
         self.problem = label(role="error", wrap=True)
+        self.problem.setTextInteractionFlags(SELECTABLE)
         self.problem.hide()
         column.addWidget(self.problem)
         self._refresh_buttons()
@@ -105,9 +108,10 @@ class RunsPage(QWidget):
         header.setHighlightSections(False)
         header.setSectionResizeMode(QHeaderView.ResizeMode.Interactive)
         header.setStretchLastSection(True)
-        for section, width in enumerate((124, 210, 84, 100, 84, 112, 112)):
+        for section, width in enumerate((124, 210, 84, 100, 104, 112, 112)):
             table.setColumnWidth(section, width)
         table.setHorizontalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
+        offer_rows(table)
         table.doubleClicked.connect(self._open)
         table.opened.connect(self._open)
         table.delete_pressed.connect(self._delete)
@@ -169,7 +173,7 @@ class RunsPage(QWidget):
     def _open_folder(self) -> None:
         summary = self.chosen()
         if summary is not None:
-            QDesktopServices.openUrl(QUrl.fromLocalFile(str(summary.run.path)))
+            self.say(open_folder(summary.run.path))
 
     def _delete(self) -> None:
         summary = self.chosen()

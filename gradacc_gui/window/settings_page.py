@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from PySide6.QtCore import Qt, QUrl, Signal
-from PySide6.QtGui import QDesktopServices
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import (
     QCheckBox,
     QFileDialog,
@@ -18,7 +17,8 @@ from PySide6.QtWidgets import (
 )
 
 from gradacc_gui.theme import Choice, Themes, set_role, space
-from gradacc_gui.window.parts import ElidedLabel, Panel, Segments, button, label, put
+from gradacc_gui.window.folders import open_folder
+from gradacc_gui.window.parts import SELECTABLE, ElidedLabel, Panel, Segments, button, label, put
 from gradacc_gui.window.preferences import Preferences
 from gradacc_gui.words import tr
 from trainer_backend.run_directory import home
@@ -33,7 +33,7 @@ SHORTCUTS = (
     ("Ctrl+P", "Pause, and go on"),
     ("Ctrl+K", "Checkpoint"),
     ("Ctrl+T", "Type a new N"),
-    ("Ctrl+J", "Charts or trainer.log"),
+    ("Ctrl+J", "Charts, results or log: the next of them"),
     ("F1", "This page"),
 )
 
@@ -147,12 +147,20 @@ class SettingsPage(QWidget):
         row = QHBoxLayout()
         self.home = ElidedLabel(str(home()))
         row.addWidget(self.home, 1)
-        row.addWidget(button(tr("Open"), icon_name="folder", clicked=_open_home))
+        row.addWidget(button(tr("Open"), icon_name="folder", clicked=self._open_home))
         panel.body.addLayout(row)
+        self.home_problem = label(role="warning", wrap=True)
+        self.home_problem.setTextInteractionFlags(SELECTABLE)
+        self.home_problem.hide()
+        panel.body.addWidget(self.home_problem)
         panel.body.addWidget(
             label(tr("Set GRADACC_HOME before starting gradacc to use another folder."), "help", wrap=True)
         )
         return panel
+
+    def _open_home(self) -> None:
+        put(self.home_problem, open_folder(home()))
+        self.home_problem.setVisible(bool(self.home_problem.text()))
 
     def _build_keys(self) -> Panel:
         panel = Panel(tr("Keys"))
@@ -165,7 +173,3 @@ class SettingsPage(QWidget):
             row.addWidget(label(tr(word)), 1)
             panel.body.addLayout(row)
         return panel
-
-
-def _open_home() -> None:
-    QDesktopServices.openUrl(QUrl.fromLocalFile(str(home())))

@@ -9,7 +9,8 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QGridLayout, QLabel, QVBoxLayout, QWidget
 
 from gradacc_gui.theme import space
-from gradacc_gui.window.parts import label
+from gradacc_gui.window.copying import offer_copy, tab_separated
+from gradacc_gui.window.parts import SELECTABLE, label
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -26,6 +27,7 @@ class SmallTable(QWidget):
         super().__init__()
         self.setObjectName("clear")
         self.setAccessibleName(name)
+        offer_copy(self, self._copied)
         self._column = QVBoxLayout(self)
         self._column.setContentsMargins(0, 0, 0, 0)
         self._header: tuple[str, ...] = ()
@@ -49,6 +51,11 @@ class SmallTable(QWidget):
         """What stands in each row, without the header."""
         return [tuple(cell.text for cell in row) for row in self._rows]
 
+    def _copied(self) -> str:
+        """The words that are selected in a cell, else the whole table with its header."""
+        chosen = [part.selectedText() for part in self.findChildren(QLabel) if part.hasSelectedText()]
+        return chosen[0] if chosen else tab_separated([self._header, *self.texts()])
+
     def _build(self) -> QWidget:
         inner = QWidget()
         inner.setObjectName("clear")
@@ -61,7 +68,8 @@ class SmallTable(QWidget):
         for number, row in enumerate(self._rows, start=1):
             for place, cell in enumerate(row):
                 made = _aligned(label(cell.text, cell.role), place)
-                made.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+                made.setTextInteractionFlags(SELECTABLE)
+                made.setContextMenuPolicy(Qt.ContextMenuPolicy.NoContextMenu)  # the table's own
                 grid.addWidget(made, number, place)
         grid.setColumnStretch(0, 1)
         return inner

@@ -81,7 +81,7 @@ def test_bytes_carry_their_binary_unit(size: int, text: str) -> None:
     ("value", "text"),
     [
         (3.2144, "3.214"),
-        (1e-5, "1.0e-5"),
+        (1e-5, "1e-5"),
         (2.5e-4, "2.5e-4"),
         (0.0, "0"),
         (math.nan, "NaN"),

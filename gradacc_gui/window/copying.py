@@ -1,0 +1,46 @@
+"""Ctrl+C and a menu that copy a table's rows as text: cells apart by tabs, as a spreadsheet takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QAction, QGuiApplication, QKeySequence
+from PySide6.QtWidgets import QAbstractItemView, QWidget
+
+from gradacc_gui.words import tr
+
+
+def tab_separated(rows: Sequence[Sequence[str]]) -> str:
+    """One line a row; a tab or a line's end inside a cell would break the table, so it is a blank."""
+    return "\n".join("\t".join(" ".join(cell.split()) for cell in row) for row in rows)
+
+
+def selected_rows(view: QAbstractItemView) -> list[list[str]]:
+    """The texts of the selected cells, row by row."""
+    rows: dict[int, dict[int, str]] = {}
+    for index in view.selectionModel().selectedIndexes():
+        text = index.data(Qt.ItemDataRole.DisplayRole)
+        rows.setdefault(index.row(), {})[index.column()] = "" if text is None else str(text)
+    return [[cells[column] for column in sorted(cells)] for _, cells in sorted(rows.items())]
+
+
+def offer_copy(target: QWidget, text: Callable[[], str]) -> QAction:
+    """Give `target` a menu with Copy, and its key; `text` tells what is copied then."""
+    action = QAction(tr("Copy"), target)
+    action.setShortcut(QKeySequence(QKeySequence.StandardKey.Copy))
+    action.setShortcutContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
+    action.triggered.connect(lambda: _copy(text()))
+    target.addAction(action)
+    target.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
+    return action
+
+
+def offer_rows(view: QAbstractItemView) -> QAction:
+    """Let the selected rows of a table or list be copied."""
+    return offer_copy(view, lambda: tab_separated(selected_rows(view)))
+
+
+def _copy(text: str) -> None:
+    if text:  # nothing selected: what was copied before stays
+        QGuiApplication.clipboard().setText(text)
