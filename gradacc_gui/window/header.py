@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QPainter, QPaintEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QSizePolicy, QVBoxLayout, QWidget
@@ -68,9 +69,25 @@ class Figure(QWidget):
         self.unit = label(unit, "help")
         column.addWidget(self.value)
         column.addWidget(self.unit)
-        self.value.ensurePolished()
-        if widest:
-            self.value.setMinimumWidth(self.value.fontMetrics().horizontalAdvance(widest))
+        reserve(self.value, widest)
+
+    def show_value(self, text: str) -> None:
+        """Show `text`; a column that has become wider stays so."""
+        put(self.value, text)
+        reserve(self.value, text)
+
+    def show_unit(self, text: str) -> None:
+        """Show another unit, likewise."""
+        put(self.unit, text)
+        reserve(self.unit, text)
+
+
+def reserve(target: QLabel, text: str) -> None:
+    """Keep room for `text` in a label from now on: what stands beside it does not move any more."""
+    target.ensurePolished()
+    width = target.fontMetrics().horizontalAdvance(text) + 1  # a label rounds its own width up
+    if width > target.minimumWidth():
+        target.setMinimumWidth(width)
 
 
 class Header(QFrame):
@@ -85,11 +102,14 @@ class Header(QFrame):
         row.setSpacing(space(4))
         row.addLayout(self._build_name(), 1)
         row.addLayout(self._build_equation())
-        row.addLayout(self._build_step())
+        self.no_step = Figure(tr("step"))
+        self.place = self._build_step()
+        row.addWidget(self.no_step)
+        row.addWidget(self.place)
         self.samples = Figure(tr("samples / s"), widest="27.9 k")
         self.tokens = Figure(tr("tokens / s"), widest="27.9 k")
         self.time = Figure(tr("elapsed"), widest="00 d 00:00")
-        self.time.unit.setMinimumWidth(84)
+        reserve(self.time.unit, tr("{time} left").format(time="22 h 22 min"))
         for figure in (self.samples, self.tokens, self.time):
             row.addWidget(figure)
 
@@ -130,8 +150,11 @@ class Header(QFrame):
                 row.addWidget(label(sign, "muted"))
         return row
 
-    def _build_step(self) -> QVBoxLayout:
-        column = QVBoxLayout()
+    def _build_step(self) -> QWidget:
+        place = QWidget()
+        place.setObjectName("clear")
+        column = QVBoxLayout(place)
+        column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(space(1))
         line = QHBoxLayout()
         line.setSpacing(space(1))
@@ -145,7 +168,8 @@ class Header(QFrame):
         self.strip_words = label("", "help")
         for part in (line, self.strip, self.strip_words):
             column.addLayout(part) if isinstance(part, QHBoxLayout) else column.addWidget(part)
-        return column
+        place.hide()
+        return place
 
     def show_state(self, state: HeaderState) -> None:
         """Show `state`; costs next to nothing where nothing changed."""
@@ -155,20 +179,20 @@ class Header(QFrame):
         self.pill.set_state(state.state)
         self._show_equation(state)
         self._show_step(state)
-        put(self.samples.value, short(state.samples_per_s))
-        put(self.tokens.value, short(state.tokens_per_s))
-        put(self.time.value, clock_s(state.elapsed_s))
-        put(self.time.unit, state.left or tr("elapsed"))
+        self.samples.show_value(short(state.samples_per_s))
+        self.tokens.show_value(short(state.tokens_per_s))
+        self.time.show_value(clock_s(state.elapsed_s))
+        self.time.show_unit(state.left or tr("elapsed"))
 
     def _show_equation(self, state: HeaderState) -> None:
-        put(self.micro_batch.value, count(state.micro_batch_size))
-        put(self.steps.value, count(state.accumulation_steps))
-        put(self.world.value, count(state.world_size))
+        self.micro_batch.show_value(count(state.micro_batch_size))
+        self.steps.show_value(count(state.accumulation_steps))
+        self.world.show_value(count(state.world_size))
         factors = (state.micro_batch_size, state.accumulation_steps, state.world_size)
         effective = 1
         for factor in factors:
             effective *= factor or 0
-        put(self.effective.value, _fitting(effective) if all(factors) else DASH)
+        self.effective.show_value(_fitting(effective) if all(factors) else DASH)
         self.effective.setToolTip(count(effective) if all(factors) else "")
 
     def _show_step(self, state: HeaderState) -> None:
@@ -177,6 +201,12 @@ class Header(QFrame):
         running = state.state in ("running", "pausing", "stopping")
         self.strip.set_progress(state.window_cells, state.window_done, running=running)
         put(self.strip_words, strip_words(state))
+        # With as many digits as the window's size has, every micro-batch's words fit: "12 of 16".
+        reserve(self.strip_words, strip_words(msgspec.structs.replace(state, window_done=state.window_cells)))
+        is_somewhere = state.step is not None or bool(state.doing)
+        if self.place.isHidden() == is_somewhere:
+            self.place.setVisible(is_somewhere)
+            self.no_step.setVisible(not is_somewhere)
 
 
 def _fitting(value: int) -> str:

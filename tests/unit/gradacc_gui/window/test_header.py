@@ -62,6 +62,55 @@ def test_without_a_run_there_are_dashes_and_no_zeros(header: Header) -> None:
     assert header.name.full_text() == "No run yet"
 
 
+def places(header: Header) -> list[int]:
+    """Where each number begins."""
+    QApplication.processEvents()
+    return [label.mapTo(header, label.rect().topLeft()).x() for label in value_labels(header)]
+
+
+def test_nothing_moves_while_a_run_is_live(header: Header) -> None:
+    """Neither as micro-batches pass, nor as speeds, states and the time left change their widths."""
+    states = [
+        msgspec.structs.replace(
+            STATE,
+            window_cells=16,
+            accumulation_steps=16,
+            window_done=done,
+            step=124,
+            samples_per_s=speed,
+            left=left,
+            doing=doing,
+        )
+        for done, speed, left, doing in (
+            (4, 218.0, "2 h 11 min left", ""),
+            (15, 99.91, "40 s left", ""),
+            (9, 1.0, "", ""),
+            (0, 27_900.0, "1 h 59 min left", "Evaluating…"),
+            (11, None, "22 h 22 min left", ""),
+        )
+    ]
+    seen = []
+    for state in states:
+        header.show_state(state)
+        seen.append(places(header))
+    assert seen[1:] == seen[:1] * 4
+
+
+def test_without_a_run_the_step_is_a_number_like_the_others(header: Header) -> None:
+    """Its dash stands in their line; with a run its place in the step takes over."""
+    header.show_state(HeaderState())
+    QApplication.processEvents()
+    tops = {
+        figure.value.mapTo(header, figure.value.rect().topLeft()).y()
+        for figure in (header.no_step, header.world, header.time)
+    }
+    assert len(tops) == 1
+    assert header.place.isHidden()
+    header.show_state(STATE)
+    assert header.no_step.isHidden()
+    assert header.place.isVisible()
+
+
 def test_nothing_is_clipped_with_large_numbers_at_1280_pixels(header: Header) -> None:
     """Every value label is as wide as its text."""
     state = msgspec.structs.replace(
