@@ -140,6 +140,8 @@ def placeholder(spec: FieldSpec) -> str:
         return tr("Python standard library")
     if spec.optional:
         return tr("none")
+    if spec.instead:
+        return tr("a {browse}, or {instead}").format(browse=tr(spec.browse), instead=tr(spec.instead))
     if spec.suggestions or spec.required:
         return ""
     default = text_of(spec, spec.default)

@@ -59,6 +59,8 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Of a text that is free, but has usual values."""
     browse: str = ""
     """"file", "folder" or "any" when it is a path."""
+    instead: str = ""
+    """What else than a path it may be: "a hub id such as organisation/name"."""
     columns: tuple[FieldSpec, ...] = ()
     """Of points."""
     takes_blank: bool = False
@@ -143,6 +145,7 @@ def _spec(path: str, field: inspect.Field, values: tuple[str | int, ...] = ()) -
         values=values if isinstance(kind, inspect.LiteralType) else (),
         suggestions=tuple(map(str, examples)) if len(examples) > 1 else (),
         browse=extra.get("path", ""),
+        instead=extra.get("instead", ""),
         columns=columns,
         takes_blank=isinstance(kind, inspect.StrType) and not kind.min_length and kind.pattern is None,
     )

@@ -24,7 +24,10 @@ def beside_field(problem: Problem, specs: Mapping[str, FieldSpec]) -> str:
             "Write {count} numbers with a comma between them, each from 0 to below 1: {example}."
         ).format(count=len(spec.default), example=text_of(spec, spec.default))
     if spec is not None and spec.browse and problem.value in (None, ""):
-        return tr(_PATH_WANTED[spec.browse])
+        wanted = tr(_PATH_WANTED[spec.browse])
+        if not spec.instead:
+            return wanted
+        return wanted.removesuffix(".") + tr(", or write {instead}.").format(instead=tr(spec.instead))
     if spec is not None:
         sentence = re.sub(rf"^{re.escape(spec.path)}[\w.\[\]]* = ", "", sentence)
         sentence = re.sub(rf"^{re.escape(spec.path)}[\w.\[\]]* is (\w)", _capital, sentence)

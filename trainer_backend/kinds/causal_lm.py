@@ -20,7 +20,7 @@ class CausalLMTask(Section, frozen=True, kw_only=True):
             title="Model",
             description="A model directory, or a hub id such as organisation/name.",
             min_length=1,
-            extra={"path": "folder"},
+            extra={"path": "folder", "instead": "a hub id such as organisation/name"},
         ),
     ]
     offline: Annotated[

@@ -432,6 +432,18 @@ def test_published_lines_that_are_wrong_are_a_fault_like_any_other(page: FormPag
 # ------------------------------------------------------------------ data
 
 
+def test_a_model_may_be_a_folder_or_a_hub_id_and_the_form_says_so(page: FormPage) -> None:
+    """In the empty field, and in the sentence that asks for it."""
+    page.fields.kind.edited.emit("task.kind", "causal-lm")
+    view = page.fields.view("task.model")
+    assert view is not None
+    assert isinstance(view.editor, PathEdit)
+    assert view.editor.line.placeholderText() == "a folder, or a hub id such as organisation/name"
+    assert view.error == "Missing. Choose a folder, or write a hub id such as organisation/name."
+    retype(page, "task.model", "organisation/name")
+    assert view.error == ""
+
+
 def test_data_that_are_not_there_are_said_beside_their_field(
     page: FormPage, qtbot: QtBot, tmp_path: Path
 ) -> None:
