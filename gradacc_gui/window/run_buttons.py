@@ -120,7 +120,7 @@ class RunButtons(QWidget):
         self.checkpoint.setEnabled(state in ("running", "paused"))
         self.stop.setEnabled(live)
         self.stop.setText(tr("Stopping…") if state == "stopping" else tr("Stop…"))
-        self.stop_clean.setEnabled(rung is Rung.RUNNING)
+        self.stop_clean.setEnabled(rung is Rung.RUNNING and state != "stopping")
         self.stop_now.setEnabled(rung in (Rung.RUNNING, Rung.ASKED))
         self.stop_force.setVisible(rung in (Rung.ASKED_NOW, Rung.TERMINATED, Rung.KILLED))
         self.more.setEnabled(state != "none")
@@ -141,6 +141,8 @@ class RunButtons(QWidget):
             Rung.KILLED: tr("The trainer was killed; Resume goes on from its last checkpoint."),
         }
         text = texts.get(rung, "") if self._state in LIVE_STATES else ""
+        if self._state == "stopping" and rung is Rung.RUNNING:
+            text = tr("Stopping, as was asked elsewhere: the trainer exits after a checkpoint.")
         put(self.words, text)
         self.words.setVisible(bool(text))
 
