@@ -60,6 +60,7 @@ def _run(target: str, settings: list[str], *, replay: bool) -> int:
     from trainer_backend.run_directory import RunDirectory, find_run  # noqa: PLC0415
     from trainer_backend.trainer.attempt import run_attempt  # noqa: PLC0415
     from trainer_backend.trainer.lifecycle import say  # noqa: PLC0415
+    from trainer_backend.wholeness import check_whole  # noqa: PLC0415
 
     path = Path(target).expanduser()
     if path.is_file() or (path.suffix == ".toml" and not path.is_dir()):
@@ -71,6 +72,7 @@ def _run(target: str, settings: list[str], *, replay: bool) -> int:
     else:
         run = RunDirectory(path) if path.is_dir() else find_run(target)
         run.check()
+        check_whole(run)  # before the recipe is written over
         recipe = recipes.load_recipe(run.recipe_path)
         if settings:
             recipe = _with_settings(recipe, settings, str(run.recipe_path))

@@ -29,6 +29,7 @@ from trainer_backend.errors import GradaccError, RunDirectoryError, UsageError
 from trainer_backend.protocol import CommandAccepted, CommandRefused, Resume, RunFailed
 from trainer_backend.recipe import parse_setting, read_document, recipe_from_document, set_value
 from trainer_backend.run_directory import RunDirectory, find_run
+from trainer_backend.wholeness import check_whole
 
 if TYPE_CHECKING:
     from tomlkit.toml_document import TOMLDocument
@@ -77,6 +78,7 @@ def resume(arguments: argparse.Namespace) -> int:
         answer = ask(directory, Resume(asked_by=person()))
         print_answer(answer, as_json=arguments.json)
         return 0 if isinstance(answer.event, CommandAccepted) else 1
+    check_whole(directory)
     summary = summarise(directory)
     if summary.state is RunState.DAMAGED:
         raise RunDirectoryError(summary.reason)

@@ -27,6 +27,7 @@ from gradacc_gui.session.interpreter import (
 )
 from trainer_backend.errors import RunDirectoryError
 from trainer_backend.run_directory import RunDirectory, private_opener
+from trainer_backend.wholeness import check_whole
 
 TAIL_BYTES: Final = 16 * 1024
 TAIL_LINES: Final = 20
@@ -92,9 +93,11 @@ def start(run: RunDirectory, interpreter: Interpreter) -> Launch:
     """Start (or go on with) a run. Does not wait for the trainer.
 
     Raises InterpreterError when the interpreter cannot train or something must be installed first
-    (`interpreter.installs`), RunDirectoryError when a trainer runs there already or nothing can be written.
+    (`interpreter.installs`), RunDirectoryError when a trainer runs there already, the directory is half
+    copied, or nothing can be written.
     """
     run.check()
+    check_whole(run)
     waiting = installs(interpreter)
     if waiting:
         names = ", ".join(step.need.package for step in waiting)

@@ -36,6 +36,7 @@ from trainer_backend.protocol import (
 )
 from trainer_backend.recipe import name_in
 from trainer_backend.run_directory import RunDirectory, all_runs
+from trainer_backend.wholeness import check_whole
 
 STARTING_S: Final = 20.0
 """How long a trainer may take from its start to its lock before the run counts as interrupted."""
@@ -113,10 +114,7 @@ def summarise(run: RunDirectory) -> RunSummary:
 def _without_journal(run: RunDirectory, name: str, *, alive: bool) -> RunSummary:
     if alive or _just_launched(run, since=0.0):
         return RunSummary(run=run, name=name, state=RunState.STARTING)
-    with suppress(OSError):
-        if any(run.checkpoints_path.iterdir()):
-            message = f"{run.path} is half copied: it has checkpoints but no run.sqlite. Copy it again."
-            raise RunDirectoryError(message)
+    check_whole(run)
     reason = _last_word(run) or "it was never started"
     return RunSummary(run=run, name=name, state=RunState.INTERRUPTED, reason=reason)
 

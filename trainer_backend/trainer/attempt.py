@@ -24,6 +24,7 @@ from trainer_backend.trainer.lifecycle import Lifecycle, StopAskedError, say
 from trainer_backend.trainer.provenance import Commit
 from trainer_backend.trainer.replay import KINDS
 from trainer_backend.trainer.steering import Steering
+from trainer_backend.wholeness import check_whole
 
 
 class Before(msgspec.Struct, frozen=True):
@@ -36,10 +37,12 @@ class Before(msgspec.Struct, frozen=True):
 def run_attempt(run: RunDirectory, recipe: Recipe, *, replay: bool = True) -> int:
     """Train in a run directory to the end, a stop or a failure; gives the exit code.
 
-    Raises RunDirectoryError when another trainer is there, or the journal cannot be written.
+    Raises RunDirectoryError when another trainer is there, the directory is half copied, or the journal
+    cannot be written.
     """
     started_at = _started_at()
     with run.locked():
+        check_whole(run)
         for folder in (run.inbox_path, run.checkpoints_path):  # a copied directory may lack empty ones
             make_private(folder)
         before = _before(run)

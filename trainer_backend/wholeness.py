@@ -1,0 +1,39 @@
+"""Whether a run's journal and its checkpoints belong together. No torch: the window asks too.
+
+A run whose checkpoints were left behind by a copy would start from its first step again, over the rows
+of all it had trained; one whose journal was left behind would begin a second history.
+"""
+
+from __future__ import annotations
+
+from trainer_backend.errors import RunDirectoryError
+from trainer_backend.journal_reader import JournalReader
+from trainer_backend.protocol import CheckpointSaved
+from trainer_backend.run_directory import RunDirectory
+
+
+def check_whole(run: RunDirectory) -> None:
+    """Raise RunDirectoryError when a run's checkpoints or its journal are missing; nothing is written."""
+    saved = any(run.checkpoints_path.glob("step-*[0-9]"))
+    if not run.journal_path.is_file():
+        if saved:
+            message = f"{run.path} is half copied: it has checkpoints but no run.sqlite. Copy it again."
+            raise RunDirectoryError(message)
+        return
+    reader = JournalReader(run.journal_path)
+    try:
+        if saved and not reader.facts():
+            message = (
+                f"{run.path} is half copied: it has checkpoints, but its run.sqlite is empty. Copy it again,"
+                " with run.sqlite-wal where there is one."
+            )
+            raise RunDirectoryError(message)
+        newest = None if saved else reader.newest_fact(CheckpointSaved)
+    finally:
+        reader.close()
+    if newest is not None and isinstance(newest.event, CheckpointSaved):
+        message = (
+            f"{run.path} is half copied: it saved a checkpoint at step {newest.event.step}, and has none in"
+            f" checkpoints/. Copy that folder again, or begin anew: gradacc run {run.recipe_path}."
+        )
+        raise RunDirectoryError(message)
