@@ -27,7 +27,12 @@ _ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0
 def clean(text: str) -> str:
     """Without colours and control characters; a progress bar's rewritten line keeps its last state."""
     lines = text.replace("\r\n", "\n").split("\n")
-    return "\n".join(_cut(_ESCAPES.sub("", line.strip("\r").rpartition("\r")[2])) for line in lines)
+    return "\n".join(_ESCAPES.sub("", line.strip("\r").rpartition("\r")[2]) for line in lines)
+
+
+def clean_and_short(text: str) -> str:
+    """The same with its long lines cut."""
+    return "\n".join(map(_cut, clean(text).split("\n")))
 
 
 def _cut(line: str) -> str:
@@ -122,7 +127,7 @@ class LogTab(QWidget):
                     )
                 )
         if new:
-            self._append(clean(new))
+            self._append(clean_and_short(new))
 
     def _append(self, text: str) -> None:
         bar = self.text.verticalScrollBar()

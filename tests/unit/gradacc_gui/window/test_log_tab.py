@@ -15,6 +15,7 @@ from gradacc_gui.window.log_tab import (
     LogTab,
     Tail,
     clean,
+    clean_and_short,
 )
 
 
@@ -90,7 +91,7 @@ def test_a_line_without_an_end_is_cut(tmp_path: Path) -> None:
         assert tail.read() == ("", False)
     text, _ = tail.read()
     assert len(text) == TAIL_BYTES
-    assert clean(text) == "x" * LONGEST_LINE + "…"
+    assert clean_and_short(text) == "x" * LONGEST_LINE + "…"
 
 
 def test_it_follows_unless_somebody_reads_above(qtbot: QtBot, styled: QApplication, tmp_path: Path) -> None:
