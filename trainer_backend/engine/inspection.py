@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 import torch
@@ -14,7 +14,7 @@ from trainer_backend.engine.batches import Split, size, split, to_device
 from trainer_backend.engine.micro_batches import Loss
 from trainer_backend.engine.precision import HALF, Precision, autocast
 from trainer_backend.engine.snapshot import Snapshot
-from trainer_backend.engine.terms import read_terms
+from trainer_backend.engine.terms import host_weight, read_terms
 from trainer_backend.errors import GradaccError
 from trainer_backend.protocol import Warned
 from trainer_backend.tasks import Batch, LossTerm
@@ -58,7 +58,8 @@ def inspect_loss(
 ) -> list[Warned]:
     """Warnings about a loss before the run: it is tried on one collated batch and on its halves.
 
-    Model and generators are as before afterwards. `precision` is the run's.
+    Model and generators are as before afterwards. `precision` is the run's. Raises GradaccError for a
+    loss that a run would refuse.
 
     Codes and their values:
     reentrant-checkpointing     parameter: used twice under reentrant checkpointing, so hooks fire twice
@@ -117,16 +118,35 @@ def _hooked(model: torch.nn.Module) -> Iterator[Warned]:
 
 
 def _trial(model: torch.nn.Module, loss: Loss, device: torch.device, precision: Precision) -> Trial:
-    """The loss of a batch on the host, in the precision that a forward has, not yet checked."""
+    """The loss of a batch on the host, in the precision that a forward has."""
 
     def tried(batch: Batch) -> list[LossTerm]:
         with autocast(precision, device) or contextlib.nullcontext():
             returned = loss(model, to_device(batch, device))
-        if isinstance(returned, LossTerm):
-            return [returned]
-        return list(read_terms(returned) if isinstance(returned, torch.Tensor) else returned)
+        return _checked(returned)
 
     return tried
+
+
+def _checked(returned: Any) -> list[LossTerm]:  # noqa: ANN401 - the user's own
+    """The terms, refused as a run would refuse them: what is looked at here would fail with no sentence.
+
+    Totals in half precision alone come as they are, for they have a warning of their own.
+    """
+    if isinstance(returned, Iterable) and not isinstance(returned, torch.Tensor):
+        returned = tuple(returned)
+    listed = returned if isinstance(returned, tuple) else (returned,)
+    half = [term for term in listed if isinstance(term, LossTerm) and _dtype(term) in HALF]
+    if half:
+        return half
+    terms = list(read_terms(returned))
+    for term in terms:
+        host_weight(term)
+    return terms
+
+
+def _dtype(term: LossTerm) -> torch.dtype | None:
+    return getattr(term.total, "dtype", None)
 
 
 def _with_its_graph(model: torch.nn.Module, tried: Trial, batch: Batch) -> Iterator[Warned]:
@@ -139,12 +159,12 @@ def _with_its_graph(model: torch.nn.Module, tried: Trial, batch: Batch) -> Itera
     with _borrowed(model, training=training), _uses_counted(model) as uses:
         terms = tried(batch)
     for term in terms:
-        dtype = getattr(term.total, "dtype", None)
+        dtype = _dtype(term)
         if dtype in HALF:
             name = str(dtype).removeprefix("torch.")
             yield Warned(code="loss-half", values={"term": term.name, "dtype": name})
             return
-    yield from _reentrant(model, list(read_terms(terms)), uses)
+    yield from _reentrant(model, terms, uses)
 
 
 def _over_halves(model: torch.nn.Module, tried: Trial, batch: Batch, cut: Split) -> Iterator[Warned]:
