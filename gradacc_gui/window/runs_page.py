@@ -73,9 +73,12 @@ class RunsPage(QWidget):
         self.stack.addWidget(self.empty)
         column.addWidget(self.stack, 1)
         self.problem = label(role="error", wrap=True)
-        self.problem.setTextInteractionFlags(SELECTABLE)
-        self.problem.hide()
-        column.addWidget(self.problem)
+        self.where = label(role="warning", wrap=True)
+        """Where a folder lies that could not be shown; stays until another run is selected."""
+        for part in (self.problem, self.where):
+            part.setTextInteractionFlags(SELECTABLE)
+            part.hide()
+            column.addWidget(part)
         self._refresh_buttons()
 
     def _build_head(self) -> QHBoxLayout:
@@ -116,6 +119,7 @@ class RunsPage(QWidget):
         table.opened.connect(self._open)
         table.delete_pressed.connect(self._delete)
         table.selectionModel().selectionChanged.connect(self._refresh_buttons)
+        table.selectionModel().currentRowChanged.connect(lambda _row: self._say_where())
         return table
 
     def set_runs(self, runs: Sequence[RunSummary]) -> None:
@@ -173,7 +177,11 @@ class RunsPage(QWidget):
     def _open_folder(self) -> None:
         summary = self.chosen()
         if summary is not None:
-            self.say(open_folder(summary.run.path))
+            self._say_where(open_folder(summary.run.path))
+
+    def _say_where(self, sentence: str = "") -> None:
+        put(self.where, sentence)
+        self.where.setVisible(bool(sentence))
 
     def _delete(self) -> None:
         summary = self.chosen()

@@ -11,12 +11,15 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QLabel, QTableView
 from pytestqt.qtbot import QtBot
 
+from gradacc_gui.session.runs import list_runs
 from gradacc_gui.window.copying import offer_rows, tab_separated
 from gradacc_gui.window.decision_log import DecisionLog, Entry
 from gradacc_gui.window.folders import open_folder
 from gradacc_gui.window.runs_page import RunsPage
 from gradacc_gui.window.small_table import Cell, SmallTable
 from gradacc_gui.words import Line
+from tests.support.fake_runs import Plan, write_run
+from trainer_backend.run_directory import runs_folder
 
 
 def copied() -> str:
@@ -100,6 +103,27 @@ def test_a_folder_that_no_program_shows_is_told_with_its_path(
     said = open_folder(tmp_path)
     assert (said == "") == is_shown
     assert is_shown or said.endswith(str(tmp_path))
+
+
+def test_the_runs_page_says_where_a_run_lies_until_another_is_selected(
+    qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the list itself is read anew every few seconds."""
+    monkeypatch.setattr(QDesktopServices, "openUrl", lambda _url: False)
+    for name in ("a", "b"):
+        write_run(runs_folder(), Plan(name=name, steps=2))
+    page = RunsPage()
+    qtbot.addWidget(page)
+    page.set_runs(list_runs())
+    page.folder_button.click()
+    page.say("")
+    page.set_runs(list_runs())
+    chosen = page.chosen()
+    assert chosen is not None
+    assert page.where.text().endswith(str(chosen.run.path))
+    assert not page.where.isHidden()
+    page.table.selectRow(1)
+    assert page.where.isHidden()
 
 
 def test_a_folder_that_is_gone_is_said_to_be(tmp_path: Path) -> None:
