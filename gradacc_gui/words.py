@@ -54,6 +54,7 @@ from trainer_backend.protocol import (
     SetMaxGradNorm,
     SetMicroBatchSize,
     SettingChanged,
+    Slept,
     Stop,
     Warned,
 )
@@ -239,6 +240,9 @@ def line(event: Fact) -> Line | None:  # noqa: C901, PLR0912 - one case a fact
         case RolledBack():
             text = tr("Rolled back from step {from_step:,} to {to_step:,}")
             return Line(text.format(from_step=event.from_step, to_step=event.to_step), "warning")
+        case Slept():
+            text = tr("The machine slept for {time}; this is not counted as time of the run")
+            return Line(text.format(time=_duration(event.duration_s)))
         case MeasurementsLost():
             lost = event.last - event.first + 1
             return Line(
@@ -250,6 +254,15 @@ def line(event: Fact) -> Line | None:  # noqa: C901, PLR0912 - one case a fact
             return _ended(event)
         case _:
             assert_never(event)
+
+
+def _duration(seconds: float) -> str:
+    """40 s, 14 min, 2 h 11 min."""
+    if seconds < 60:
+        return tr("{seconds:.0f} s").format(seconds=seconds)
+    hours, minutes = divmod(round(seconds / 60), 60)
+    template = tr("{hours:,} h {minutes} min") if hours else tr("{minutes} min")
+    return template.format(hours=hours, minutes=minutes)
 
 
 def out_of_memory(event: OutOfMemoryRecovered) -> str:

@@ -26,6 +26,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from trainer_backend.asleep import asleep_s
 from trainer_backend.errors import RunDirectoryError
 from trainer_backend.journal_reader import JournalReader, Slice, newest_seq
 from trainer_backend.journal_rows import (
@@ -44,7 +45,7 @@ from trainer_backend.journal_rows import (
     rows_from,
     storable,
 )
-from trainer_backend.protocol import MEASUREMENTS, AnyEvent, Event, MeasurementsLost, Warned
+from trainer_backend.protocol import MEASUREMENTS, AnyEvent, Event, MeasurementsLost, Slept, Warned
 
 BATCH_INTERVAL_S: Final = 0.025
 """Longest time an event waits for its batch while events come."""
@@ -60,6 +61,9 @@ STALLED_S: Final = 5.0
 """A write that takes longer is a disk that hangs."""
 LAST_TRY_S: Final = 3.0
 """How long `close` goes on trying."""
+
+SHORTEST_SLEEP_S: Final = 1.0
+"""A suspension that is told; the clocks it is read from differ by less between two readings."""
 
 _Held: TypeAlias = tuple[int, float, Event]
 _Rows: TypeAlias = dict[type[Event], list[tuple[Any, ...]]]
@@ -85,6 +89,8 @@ class JournalWriter:
         """Whether the last batch had events."""
         self._looked_at = time.monotonic()
         """When the writer last looked at the queue."""
+        self._asleep_s = asleep_s()
+        self._sleep_told = threading.Lock()
         self._dropped = 0
         """Measurements that did not even enter the queue, since the last batch."""
         self._rescued: list[_Held] = []
@@ -106,6 +112,8 @@ class JournalWriter:
 
     def put(self, event: AnyEvent) -> None:
         """Queue an event; any thread, never waits."""
+        if asleep_s() - self._asleep_s > SHORTEST_SLEEP_S:
+            self._tell_sleep()
         if not isinstance(event, MEASUREMENTS):
             self._queue.put((time.time(), event))
             self._urgent.set()
@@ -113,6 +121,14 @@ class JournalWriter:
             self._queue.put((time.time(), event))
         else:
             self._dropped += 1
+
+    def _tell_sleep(self) -> None:
+        """Queue that the machine slept, once, before every event of after it."""
+        with self._sleep_told:
+            asleep = asleep_s()
+            if asleep - self._asleep_s > SHORTEST_SLEEP_S:
+                self._queue.put((time.time(), Slept(duration_s=asleep - self._asleep_s)))
+                self._asleep_s = asleep
 
     def flush(self, timeout_s: float = 5.0) -> bool:
         """Wait until all events put so far were offered to the disk; False when that took too long."""

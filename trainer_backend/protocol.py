@@ -306,6 +306,12 @@ class ArtifactSaved(Event, frozen=True, kw_only=True):
     caption: str
 
 
+class Slept(Event, frozen=True, kw_only=True):
+    """The machine was suspended, and nothing ran; told before anything that came after it."""
+
+    duration_s: float
+
+
 class MeasurementsLost(Event, frozen=True, kw_only=True):
     """Measurements `first` … `last` (sequence numbers) could not be kept while the disk failed."""
 
@@ -362,6 +368,7 @@ Fact: TypeAlias = (
     | NonFiniteSeen
     | RolledBack
     | ArtifactSaved
+    | Slept
     | MeasurementsLost
     | Warned
     | RunFinished

@@ -77,6 +77,14 @@ class Clock:
         self._spent_s, self._since = self.spent(at), at
         self.stretches.append(Stretch(seq, at - active_s, math.inf))
 
+    def sleep(self, seq: int, at: float, duration_s: float, least_s: float) -> None:
+        """The machine slept until `at`: time that is not active. Never goes back behind `least_s`."""
+        if not self.runs:
+            return
+        spent = max(self.spent(at) - duration_s, self._spent_s)
+        self.start(seq, at, max(self.now(at) - duration_s, least_s))
+        self._spent_s = spent
+
     def stop(self, seq: int, at: float, active_s: float) -> None:
         """Time stands at `active_s`, since `at`."""
         self._spent_s, self._since = self.spent(at), None

@@ -26,6 +26,7 @@ from trainer_backend.protocol import (
     RunStopped,
     Scalar,
     SettingChanged,
+    Slept,
 )
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -40,6 +41,7 @@ MATTERS: Final = (
     RunStarted,
     RunStopped,
     SettingChanged,
+    Slept,
 )
 _ROW_BEFORE: Final = (
     'SELECT seq, at, step, "index", samples_seen, tokens_seen FROM MicroBatchMeasured'
@@ -98,12 +100,12 @@ class Replay:
                 self._change_n(record.seq, change.step, change.after, change.asked_by)
             case SettingChanged() as change:
                 self._set_level(record.seq, change.key, change.after)
-            case Paused():
+            case Paused() | RunFinished() | RunStopped() | RunFailed():
                 self._clock.stop(record.seq, record.at, self._clock.now(record.at))
             case Resumed():
                 self._clock.start(record.seq, record.at, self._clock.now(record.at))
-            case RunFinished() | RunStopped() | RunFailed():
-                self._clock.stop(record.seq, record.at, self._clock.now(record.at))
+            case Slept(duration_s=duration_s):
+                self._clock.sleep(record.seq, record.at, duration_s, self._placer.position.time)
             case MeasurementsLost(first=first, last=last):
                 self._lose(record.seq, first, last)
             case _:

@@ -43,6 +43,7 @@ from trainer_backend.protocol import (
     SetMaxGradNorm,
     SetMicroBatchSize,
     SettingChanged,
+    Slept,
     Stop,
     Warned,
 )
@@ -193,6 +194,10 @@ LINES: list[tuple[Fact, str | None]] = [
     ),
     (Paused(command_id=None, step=5, samples_seen=1), "Paused after step 5"),
     (Resumed(command_id=None, step=5, samples_seen=1), "Went on after step 5"),
+    (
+        Slept(duration_s=7_860.0),
+        "The machine slept for 2 h 11 min; this is not counted as time of the run",
+    ),
     (
         CheckpointSaved(command_id=None, step=1000, samples_seen=1, path="c", size_bytes=1, duration_s=0.1),
         "Checkpoint at step 1,000",

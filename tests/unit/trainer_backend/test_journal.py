@@ -20,9 +20,18 @@ from msgspec.structs import astuple
 
 from tests.support.events import micro_batch, same, steps_of
 from trainer_backend import journal as module
+from trainer_backend.asleep import asleep_s
 from trainer_backend.errors import RunDirectoryError
 from trainer_backend.journal import JournalReader, JournalWriter, seal
-from trainer_backend.protocol import AnyEvent, MicroBatchMeasured, Paused, Record, Resumed, Warned
+from trainer_backend.protocol import (
+    AnyEvent,
+    MicroBatchMeasured,
+    Paused,
+    Record,
+    Resumed,
+    Slept,
+    Warned,
+)
 
 ROOT = Path(__file__).parents[3]
 
@@ -408,3 +417,34 @@ def test_a_journal_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
     """Before anything trains."""
     with pytest.raises(RunDirectoryError, match="cannot be written"):
         JournalWriter(tmp_path / "nowhere" / "run.sqlite", attempt=1)
+
+
+def test_a_machine_s_sleep_is_told_once_before_what_came_after_it(
+    open_writer: Callable[..., JournalWriter],
+    open_reader: Callable[[], JournalReader],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whichever thread notices; a clock's jitter is no sleep."""
+    asleep = [100.0]
+    monkeypatch.setattr(module, "asleep_s", lambda: asleep[0])
+    writer = open_writer()
+    writer.put(micro_batch(1))
+    asleep[0] += 0.5
+    writer.put(micro_batch(2))
+    asleep[0] += 28_800.0
+    for step in (3, 4):
+        writer.put(micro_batch(step))
+    assert writer.flush()
+    records = read_all(open_reader())
+    assert [getattr(record.event, "step", record.event) for record in records] == [
+        1, 2, Slept(duration_s=28_800.5), 3, 4,
+    ]  # fmt: skip
+
+
+def test_a_clock_that_stands_in_a_sleep_gains_on_none_while_awake() -> None:
+    """Two readings with work between them differ by next to nothing."""
+    before = asleep_s()
+    deadline = time.monotonic() + 0.05
+    while time.monotonic() < deadline:
+        pass
+    assert abs(asleep_s() - before) < module.SHORTEST_SLEEP_S

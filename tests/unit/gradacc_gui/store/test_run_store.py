@@ -27,6 +27,7 @@ from trainer_backend.protocol import (
     PhaseEntered,
     Resumed,
     RolledBack,
+    Slept,
     Stop,
 )
 from trainer_backend.run_directory import RunDirectory
@@ -260,6 +261,22 @@ def test_what_is_newest_after_a_roll_back_is_where_the_run_stands_again(tmp_path
     store = opened(run)
     assert store.latest[OptimizerStepMeasured].step == 10
     assert (store.latest[MicroBatchMeasured].step, store.latest[MicroBatchMeasured].index) == (10, 1)
+
+
+def test_a_machine_s_sleep_is_left_out_of_active_time(tmp_path: Path, opened: Any) -> None:
+    """A night between two micro-batches stretches neither the axis nor the time spent."""
+    plan = Plan(steps=20, n=2)
+    told = list(events(plan))
+    middle = next(place for place, (_, event) in enumerate(told) if getattr(event, "step", 0) == 11)
+    at = told[middle][0] + 28_800
+    slept: list[tuple[float, AnyEvent]] = [(at, Slept(duration_s=28_800.0))]
+    run = new_run(tmp_path, plan)
+    write(run, 1, [*told[:middle], *slept, *((then + 28_800, event) for then, event in told[middle:])])
+    store = opened(run)
+    assert store.extent("time")[1] == pytest.approx(40 * 0.037, rel=0.2)
+    assert store.active_s(now=at + 9_999) == pytest.approx(40 * 0.037, rel=0.3)
+    places = store.track(MicroBatchMeasured).tail("x_time", 40)
+    assert np.all(np.diff(places) > 0)
 
 
 def test_time_that_was_spent_is_not_taken_back_with_the_steps(tmp_path: Path, opened: Any) -> None:
