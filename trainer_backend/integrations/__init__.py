@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainer_backend.errors import UsageError
+from trainer_backend.integrations.libraries import package_of
 from trainer_backend.integrations.recorder import Recorder
 
 __all__ = ["Recorder", "watch"]
@@ -23,7 +24,7 @@ def watch(trainer: Any, **options: Any) -> Any:  # noqa: ANN401 - any library's 
 
     Gives the object whose `close()` ends the run early; an accelerate loop calls it itself.
     """
-    package = _package(trainer)
+    package = package_of(trainer)
     if package == "transformers":
         from trainer_backend.integrations.transformers_trainer import watch_transformers  # noqa: PLC0415
 
@@ -41,10 +42,3 @@ def watch(trainer: Any, **options: Any) -> Any:  # noqa: ANN401 - any library's 
         ' Accelerator. For a loop of your own use Recorder (README, "Stay with your trainer").'
     )
     raise UsageError(message)
-
-
-def _package(trainer: Any) -> str:  # noqa: ANN401 - any library's object
-    """The library that defines the object's class or the nearest base of it."""
-    known = {"transformers", "lightning", "pytorch_lightning", "accelerate"}
-    packages = (base.__module__.partition(".")[0] for base in type(trainer).__mro__)
-    return next((package for package in packages if package in known), "")

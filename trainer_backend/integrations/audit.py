@@ -31,6 +31,9 @@ class SeenMicroBatch(msgspec.Struct, frozen=True, kw_only=True):
     """Derivative by the micro-batch's auxiliary loss; None where there is none."""
     host_syncs: int | None = None
     duration_s: float = 0.0
+    """To the start of the next one, or to the optimizer's step; 0 where that cannot be told."""
+    bare_s: float | None = None
+    """Its forward and backward alone; None where it was not measured."""
 
 
 class SeenWindow(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +75,7 @@ def judge(
     """Everything that can be said of these windows, faults first.
 
     `auxiliary_ratio`: what the model's auxiliary loss shall be multiplied by.
-    `raw_micro_batch_s`: a bare forward and backward of the same batches.
+    `raw_micro_batch_s`: a bare forward and backward of the same batches, where none was measured in the run.
     """
     used = [window for window in windows if window.units]
     if not used:
@@ -182,11 +185,14 @@ def _syncs(windows: Sequence[SeenWindow]) -> list[Finding]:
 
 
 def _overhead(windows: Sequence[SeenWindow], raw_s: float | None) -> list[Finding]:
-    durations = [entry.duration_s for window in windows for entry in window.micro_batches if entry.duration_s]
-    if raw_s is None or not durations:
+    """By the medians of micro-batches whose duration and bare time are both known."""
+    seen = [entry for window in windows for entry in window.micro_batches if entry.duration_s]
+    pairs = [(e.duration_s, bare) for e in seen if (bare := raw_s if e.bare_s is None else e.bare_s)]
+    if not pairs:
         return []
-    usual = statistics.median(durations)
-    values: dict[str, Scalar] = {"microseconds": (usual - raw_s) * 1e6, "ratio": usual / raw_s}
+    more_s = statistics.median(duration - bare for duration, bare in pairs)
+    ratio = statistics.median(duration / bare for duration, bare in pairs)
+    values: dict[str, Scalar] = {"microseconds": more_s * 1e6, "ratio": ratio}
     return [Finding("overhead", "note", values)]
 
 

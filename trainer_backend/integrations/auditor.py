@@ -1,12 +1,18 @@
 """Measures what a trainer does in the user's own run, and says it in plain words.
 
     from trainer_backend.integrations.auditor import Auditor
-    with Auditor.of(trainer) as audit:        # transformers' Trainer
+    with Auditor.of(trainer) as audit:        # transformers' Trainer, Lightning's, or an Accelerator
         trainer.train()
     print(audit.report())
 
 Of a loop of one's own: `Auditor(model, optimizer, scheduler, steps=N)`, and `audit.loss(loss, units)`
-before each backward. The coefficient of a token is read from the gradient that arrives at the logits:
+before each backward.
+
+What a micro-batch takes beside its forward and backward is measured on a CPU. On a GPU it is not: the
+host's clock sees work being launched there, not done, and waiting for it would change what is measured;
+give `raw_micro_batch_s` then, a bare forward and backward timed apart.
+
+The coefficient of a token is read from the gradient that arrives at the logits:
 d total / d logit[target] = coefficient x (p[target] - 1), whatever the trainer did to the loss on the way.
 """
 
@@ -16,49 +22,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer_backend.integrations.audit import Finding, SeenMicroBatch, SeenWindow, judge, report
-
-IGNORED: Final = -100
-SURE: Final = 0.999
-"""Targets that are likelier than this have a gradient too small to read a coefficient from."""
-
-
-class _Micro:
-    """What is being seen of one micro-batch."""
-
-    def __init__(self, units: int, started_at: float) -> None:
-        self.units = units
-        self.coefficient = 0.0
-        self.auxiliary: float | None = None
-        self.host_syncs: int | None = None
-        self.started_at = started_at
-
-
-class _CountSyncs(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts reads of device values by the host: each waits for the device."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.count = 0
-        self.looking = False
-        """Whether it is the auditor itself that reads."""
-
-    def __torch_dispatch__(
-        self,
-        func: Any,  # noqa: ANN401 - any operator
-        types: Any,  # noqa: ANN401
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401 - what the operator gives
-        del types
-        if func is torch.ops.aten._local_scalar_dense.default and not self.looking:  # noqa: SLF001 - its name
-            self.count += 1
-        return func(*args, **(kwargs or {}))
+from trainer_backend.integrations.seeing import (
+    IGNORED,
+    CountSyncs,
+    Micro,
+    coefficient_of,
+    shifts_labels,
+    time_backward,
+)
 
 
 class Auditor:
@@ -66,52 +42,46 @@ class Auditor:
 
     def __init__(
         self,
-        model: torch.nn.Module,
+        model: torch.nn.Module | None,
         optimizer: torch.optim.Optimizer | None = None,
         scheduler: Any = None,  # noqa: ANN401 - any schedule
         *,
         steps: int | Callable[[], int] = 1,
         count_syncs: bool = False,
     ) -> None:
-        self._model = model
+        self.model = model
+        """Whose gradients are looked at; None until it is known."""
+        self.labels: torch.Tensor | None = None
+        """Of the micro-batch, where the model is not given them."""
         self._steps = steps if callable(steps) else lambda: steps
         self._optimizer = optimizer
         self._scheduler = scheduler
         self._handles: list[Any] = []
         self._undo: list[Callable[[], None]] = []
-        self._open: list[_Micro] = []
+        self._open: list[Micro] = []
         self._stale = False
-        self._labels: torch.Tensor | None = None
+        self.saw_logits = False
+        """Whether micro-batches are seen at their logits, so that their loss need not be told."""
+        self._forward_at: float | None = None
+        self._own_s = 0.0
         self._moves = 0
-        self._syncs = _CountSyncs() if count_syncs else None
+        self._syncs = CountSyncs() if count_syncs else None
         self.windows: list[SeenWindow] = []
         self.raw_micro_batch_s: float | None = None
         config = getattr(model, "config", None)
         self._auxiliary_ratio = float(getattr(config, "router_aux_loss_coef", 0.0) or 0.0) or None
 
     @classmethod
-    def of(cls, trainer: Any, **options: Any) -> Auditor:  # noqa: ANN401 - a transformers Trainer
-        """Audit a transformers Trainer; its optimizer and schedule are seen once `train()` makes them."""
-        import transformers  # noqa: PLC0415 - the caller has it
+    def of(cls, trainer: Any, **options: Any) -> Auditor:  # noqa: ANN401 - any library's object
+        """Audit a transformers Trainer, a Lightning Trainer, or an Accelerator (once it has prepared).
 
-        audit = cls(trainer.model, steps=lambda: int(trainer.args.gradient_accumulation_steps), **options)
+        `units`: how many units the loss of a micro-batch is a mean over, where logits and labels do not
+        tell; by default its samples. Lightning hands it the batch, accelerate what the model's forward
+        was given. Raises UsageError for what is unknown.
+        """
+        from trainer_backend.integrations.auditing import audit_of  # noqa: PLC0415 - it stands on this module
 
-        class Late(transformers.TrainerCallback):  # type: ignore[misc]  # the library ships no types
-            def on_train_begin(self, *_: Any, **more: Any) -> None:  # noqa: ANN401 - the library's own
-                audit.attach(more["optimizer"], more.get("lr_scheduler"))
-
-        compute = trainer.compute_loss
-
-        def compute_loss(model: Any, inputs: Any, *args: Any, **more: Any) -> Any:  # noqa: ANN401
-            audit._labels = inputs.get("labels")  # a loss of the user's own keeps them from the model
-            return compute(model, inputs, *args, **more)
-
-        trainer.compute_loss = compute_loss
-        audit._undo.append(lambda: setattr(trainer, "compute_loss", compute))
-        late = Late()
-        trainer.add_callback(late)
-        audit._undo.append(lambda: trainer.remove_callback(late))
-        return audit
+        return audit_of(cls, trainer, **options)
 
     # ---------------------------------------------------------------------- start and stop
 
@@ -127,17 +97,35 @@ class Auditor:
 
     def start(self) -> None:
         """Begin to see."""
-        self._handles.append(self._model.register_forward_hook(self._forwarded, with_kwargs=True))
+        if self.model is not None:
+            self._handles.append(self.model.register_forward_pre_hook(self._forwards))
+            self._handles.append(self.model.register_forward_hook(self._forwarded, with_kwargs=True))
         if self._syncs is not None:
             self._syncs.__enter__()  # type: ignore[no-untyped-call]
         if self._optimizer is not None:
             self.attach(self._optimizer, self._scheduler)
 
-    def attach(self, optimizer: torch.optim.Optimizer, scheduler: Any = None) -> None:  # noqa: ANN401
-        """See an optimizer's steps and a schedule's moves."""
+    def on_stop(self, undo: Callable[[], None]) -> None:
+        """Have `undo` called when the audit stops."""
+        self._undo.append(undo)
+
+    def attach(
+        self,
+        optimizer: torch.optim.Optimizer,
+        scheduler: Any = None,  # noqa: ANN401 - any schedule
+        *,
+        runs_closure: bool = False,
+    ) -> None:
+        """See an optimizer's steps and a schedule's moves.
+
+        `runs_closure`: the window's last micro-batch runs within the optimizer's step.
+        """
         # Some libraries wrap the optimizer; the hooks are on the one that steps.
         inner = getattr(optimizer, "optimizer", optimizer)
-        self._handles.append(inner.register_step_pre_hook(lambda *_: self._stepped()))
+        if runs_closure:
+            self._handles.append(inner.register_step_post_hook(lambda *_: self._stepped(with_update=True)))
+        else:
+            self._handles.append(inner.register_step_pre_hook(lambda *_: self._stepped()))
         inner_schedule = getattr(scheduler, "scheduler", scheduler)
         if inner_schedule is None:
             return
@@ -164,15 +152,18 @@ class Auditor:
 
     # ------------------------------------------------------------------------------ seeing
 
-    def _begin(self, units: int) -> _Micro:
+    def _begin(self, units: int, forward_s: float | None) -> Micro:
         self._count()
-        micro = _Micro(units, time.perf_counter())
+        micro = Micro(units, time.perf_counter(), forward_s, self._own_s)
         if not self._open:
             with self._looking():
-                grads = (parameter.grad for parameter in self._model.parameters())
+                grads = (parameter.grad for parameter in self._parameters())
                 self._stale = any(grad is not None and bool(grad.any()) for grad in grads)
         self._open.append(micro)
         return micro
+
+    def _parameters(self) -> Iterator[torch.nn.Parameter]:
+        return iter(()) if self.model is None else self.model.parameters()
 
     def _count(self) -> None:
         """The host's waits since the last micro-batch began are that one's."""
@@ -183,23 +174,40 @@ class Auditor:
 
     @contextmanager
     def _looking(self) -> Iterator[None]:
-        """The auditor's own reads are not counted."""
+        """The auditor's own reads and time are not counted."""
+        began = time.perf_counter()
         if self._syncs is not None:
             self._syncs.looking = True
         yield
         if self._syncs is not None:
             self._syncs.looking = False
+        self._own_s += time.perf_counter() - began
 
-    def loss(self, loss: torch.Tensor, units: int) -> torch.Tensor:
-        """The next micro-batch's mean loss over `units`, before the trainer scales it; gives it back."""
-        micro = self._begin(units)
+    def loss(self, loss: torch.Tensor, units: int, *, forward_s: float | None = None) -> torch.Tensor:
+        """The next micro-batch's mean loss over `units`, before the trainer scales it; gives it back.
+
+        `forward_s`: what it took to make, where the model's own call does not tell.
+        """
+        micro = self._begin(units, self._forward_s() if forward_s is None else forward_s)
 
         def arrived(gradient: torch.Tensor) -> None:
             with self._looking():
                 micro.coefficient += float(gradient) / units if units else 0.0
+            time_backward(micro, gradient)
 
         loss.register_hook(arrived)  # type: ignore[no-untyped-call]
         return loss
+
+    def _forwards(self, module: torch.nn.Module, args: Any) -> None:  # noqa: ANN401
+        """A forward begins."""
+        del args
+        if module.training and self._forward_at is None:
+            self._forward_at = time.perf_counter()
+
+    def _forward_s(self) -> float | None:
+        """Since the micro-batch's forward began."""
+        began, self._forward_at = self._forward_at, None
+        return None if began is None else time.perf_counter() - began
 
     def _forwarded(
         self,
@@ -209,18 +217,24 @@ class Auditor:
         output: Any,  # noqa: ANN401
     ) -> None:
         del args
-        labels = options.get("labels", self._labels)
+        labels = options.get("labels", self.labels)
         logits = getattr(output, "logits", None)
         if not module.training or labels is None or logits is None or not logits.requires_grad:
             return
-        shifts = logits.ndim == labels.ndim + 1 and labels.ndim > 1 and _shifts(module)
-        targets = torch.nn.functional.pad(labels[..., 1:], (0, 1), value=IGNORED) if shifts else labels
-        micro = self._begin(int((targets != IGNORED).sum()))
-        probabilities = logits.detach().float().softmax(-1)
+        forward_s = self._forward_s()
+        with self._looking():
+            shifts = logits.ndim == labels.ndim + 1 and labels.ndim > 1 and shifts_labels(module)
+            targets = torch.nn.functional.pad(labels[..., 1:], (0, 1), value=IGNORED) if shifts else labels
+            units = int((targets != IGNORED).sum())
+        micro = self._begin(units, forward_s)
+        self.saw_logits = True
+        with self._looking():
+            probabilities = logits.detach().float().softmax(-1)
 
         def arrived(gradient: torch.Tensor) -> None:
             with self._looking():
-                micro.coefficient = _coefficient(gradient, probabilities, targets)
+                micro.coefficient = coefficient_of(gradient, probabilities, targets)
+            time_backward(micro, gradient)
 
         logits.register_hook(arrived)
         auxiliary = output.get("aux_loss") if hasattr(output, "get") else None
@@ -232,21 +246,23 @@ class Auditor:
 
             auxiliary.register_hook(auxiliary_arrived)
 
-    def _stepped(self) -> None:
+    def _stepped(self, *, with_update: bool = False) -> None:
         if not self._open:
             return
         self._count()
-        at = time.perf_counter()
-        ends = [micro.started_at for micro in self._open[1:]] + [at]
+        starts = [(micro.started_at, micro.own_s) for micro in self._open]
+        ends = [*starts[1:], (time.perf_counter(), self._own_s)]
+        last = self._open[-1] if with_update else None  # the update is no overhead, and cannot be told apart
         seen = tuple(
             SeenMicroBatch(
                 units=micro.units,
                 coefficient=micro.coefficient,
                 auxiliary=micro.auxiliary,
                 host_syncs=micro.host_syncs,
-                duration_s=end - micro.started_at,
+                duration_s=0.0 if micro is last else (at - micro.started_at) - (own_s - micro.own_s),
+                bare_s=micro.bare_s,
             )
-            for micro, end in zip(self._open, ends, strict=True)
+            for micro, (at, own_s) in zip(self._open, ends, strict=True)
         )
         moves = None if self._scheduler is None else self._moves
         self.windows.append(
@@ -265,20 +281,3 @@ class Auditor:
     def report(self) -> str:
         """What was found, in plain words."""
         return report(self.findings())
-
-
-def _shifts(module: torch.nn.Module) -> bool:
-    return getattr(getattr(module, "loss_function", None), "__name__", "") == "ForCausalLMLoss"
-
-
-def _coefficient(gradient: torch.Tensor, probabilities: torch.Tensor, targets: torch.Tensor) -> float:
-    """The usual coefficient of a valid target's loss, from the logits' gradient; 0 where none can be read."""
-    flat = targets.flatten()
-    valid = flat != IGNORED
-    chosen = flat[valid].unsqueeze(1)
-    if not len(chosen):
-        return 0.0
-    right = probabilities.flatten(0, -2)[valid].gather(1, chosen).squeeze(1)
-    arrived = gradient.float().flatten(0, -2)[valid].gather(1, chosen).squeeze(1)
-    readable = right < SURE
-    return float((arrived[readable] / (right[readable] - 1)).median()) if bool(readable.any()) else 0.0

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from trainer_backend.engine.batches import size
 from trainer_backend.integrations.borders import Modulo
 from trainer_backend.integrations.recorder import Recorder
 
@@ -69,7 +70,7 @@ class _Watching:
         assert self.recorder is not None
         loss = outputs["loss"] if isinstance(outputs, dict) else outputs
         # Lightning hands `loss` on divided by N.
-        self.recorder.micro_batch(loss * trainer.accumulate_grad_batches, samples=_samples(batch))
+        self.recorder.micro_batch(loss * trainer.accumulate_grad_batches, samples=size(batch))
         if trainer.global_step == self._steps_before:
             return
         self._steps_before = trainer.global_step
@@ -117,10 +118,3 @@ def _batch_size(trainer: Any) -> int:  # noqa: ANN401
     loader = trainer.train_dataloader
     size = getattr(loader, "batch_size", None)
     return int(size) if isinstance(size, int) else 1
-
-
-def _samples(batch: Any) -> int:  # noqa: ANN401 - any batch
-    if hasattr(batch, "shape") and batch.ndim:
-        return int(batch.shape[0])
-    parts = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, (list, tuple)) else ()
-    return next((count for count in map(_samples, parts) if count), 0)
