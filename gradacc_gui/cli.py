@@ -92,6 +92,12 @@ def _add_running(command: Any) -> None:  # noqa: ANN401 - a function of the pars
 
     resume = command("resume", "running:resume", "go on with a paused, stopped, failed or interrupted run")
     resume.add_argument("run", metavar="RUN", help=RUN_HELP)
+    resume.add_argument(
+        "--from-step",
+        metavar="K",
+        type=int,
+        help="go back to the checkpoint of optimizer step K; what came after it is trained again",
+    )
     _add_start_options(resume)
 
     verify = command("verify", "verify:verify", "prove that N micro-batches give one large batch's gradient")
@@ -147,12 +153,16 @@ def _add_steering(command: Any) -> None:  # noqa: ANN401 - a function of the par
     plain = (
         ("pause", "pause", "wait at the next optimizer step"),
         ("checkpoint", "checkpoint", "save a checkpoint at the next optimizer step"),
+        ("rollback", "roll_back", "take a live run back to a checkpoint"),
         ("stop", "stop", "end a run after its window of micro-batches and a checkpoint"),
     )
     parsers = [change]
     for name, function, text in plain:
         parser = command(name, f"steering:{function}", text)
         parser.add_argument("run", metavar="RUN", help=RUN_HELP)
+        if name == "rollback":
+            step = "the checkpoint's optimizer step; by default the last good one"
+            parser.add_argument("step", metavar="STEP", type=int, nargs="?", help=step)
         parsers.append(parser)
     parsers[-1].add_argument(
         "--now", action="store_true", help="do not finish the window; it will be replayed"

@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
         return verify(words[1:])
     options = _parser().parse_args(words)
     try:
-        return _run(options.target, options.set, replay=not options.no_replay)
+        return _run(options.target, options.set, replay=not options.no_replay, from_step=options.from_step)
     except GradaccError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
@@ -49,12 +49,16 @@ def _parser() -> argparse.ArgumentParser:
         "--no-replay", action="store_true",
         help="on resume, do not repeat what was changed live after the checkpoint",
     )  # fmt: skip
+    run.add_argument(
+        "--from-step", type=int, metavar="K",
+        help="go back to the checkpoint of optimizer step K, and on from there",
+    )  # fmt: skip
     says = "prove that N micro-batches give one large batch's gradient"
     commands.add_parser("verify", add_help=False, help=says)
     return parser
 
 
-def _run(target: str, settings: list[str], *, replay: bool) -> int:
+def _run(target: str, settings: list[str], *, replay: bool, from_step: int | None = None) -> int:
     # Here, not above: `--help` pays for none of it.
     from trainer_backend import recipe as recipes  # noqa: PLC0415
     from trainer_backend.run_directory import RunDirectory, find_run  # noqa: PLC0415
@@ -79,7 +83,7 @@ def _run(target: str, settings: list[str], *, replay: bool) -> int:
             with run.locked():  # not under a trainer that is alive
                 recipes.save_recipe(recipe.document, run.recipe_path)
     say(f"{run.id}: {run.path}")
-    return run_attempt(run, recipe, replay=replay)
+    return run_attempt(run, recipe, replay=replay, from_step=from_step)
 
 
 def _with_settings(recipe: Recipe, settings: list[str], where: str) -> Recipe:

@@ -24,6 +24,7 @@ LOCK_BYTE: Final = 1 << 30
 """Far behind the process id in the file, so that it can be read under Windows' mandatory locks."""
 PROBING_S: Final = 0.5
 """A look at a lock takes microseconds; one that is refused for so long is refused by a trainer."""
+_CHECKPOINT: Final = re.compile(r"^step-(\d{9,})$")
 
 
 def home() -> Path:
@@ -106,6 +107,15 @@ class RunDirectory:
             message = f"{self.path} is not a run directory: it has neither a journal nor an inbox."
             raise RunDirectoryError(message)
 
+    def check_checkpoint(self, step: int) -> None:
+        """Raise UsageError unless a checkpoint of `step` lies here; reading it tells whether it is good."""
+        steps = list(checkpoints_in(self.checkpoints_path))
+        if step in steps:
+            return
+        others = f"Those of steps {', '.join(map(str, steps))} are there" if steps else "None is there"
+        message = f"{self.id} has no checkpoint of step {step}. {others}."
+        raise UsageError(message)
+
     def is_alive(self) -> bool:
         """Whether a trainer holds the lock now. Looking never gets in a trainer's way, nor another look's."""
         try:
@@ -143,6 +153,15 @@ class RunDirectory:
                 _held.discard(file)
                 if not file.closed:
                     _unlock(file)
+
+
+def checkpoints_in(folder: Path) -> dict[int, Path]:
+    """The checkpoints that lie in `folder`, by step, the newest last; none is opened."""
+    try:
+        names = [(match, entry) for entry in os.scandir(folder) if (match := _CHECKPOINT.match(entry.name))]
+    except OSError:
+        return {}
+    return dict(sorted((int(match[1]), Path(entry.path)) for match, entry in names))
 
 
 def private_opener(path: str, flags: int) -> int:

@@ -74,6 +74,11 @@ def resume(arguments: argparse.Namespace) -> int:
     """`gradacc resume RUN`: ask a paused run to go on, or start a new attempt of one that ended early."""
     directory = find_run(arguments.run)
     directory.check()
+    if directory.is_alive() and arguments.from_step is not None:
+        message = (
+            f"{directory.id} is live. `gradacc rollback {directory.id} {arguments.from_step}` takes it back."
+        )
+        raise UsageError(message)
     if directory.is_alive():
         answer = ask(directory, Resume(asked_by=person()))
         print_answer(answer, as_json=arguments.json)
@@ -82,13 +87,16 @@ def resume(arguments: argparse.Namespace) -> int:
     summary = summarise(directory)
     if summary.state is RunState.DAMAGED:
         raise RunDirectoryError(summary.reason)
-    if summary.state is RunState.FINISHED:
+    if summary.state is RunState.FINISHED and arguments.from_step is None:
         message = (
             f"{directory.id} has finished; there is nothing to go on with. Run its recipe again instead."
         )
         raise UsageError(message)
+    step = arguments.from_step
+    if step is not None:
+        directory.check_checkpoint(step)
     interpreter = ready_interpreter(arguments)
-    return _follow_start(directory, lambda: start(directory, interpreter), arguments)
+    return _follow_start(directory, lambda: start(directory, interpreter, from_step=step), arguments)
 
 
 def _follow_start(run: RunDirectory, begin: Callable[[], Launch], arguments: argparse.Namespace) -> int:

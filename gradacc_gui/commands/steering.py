@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from gradacc_gui import words
 from gradacc_gui.person import person
-from gradacc_gui.session.following import ask
+from gradacc_gui.session.following import NoAnswerError, ask
 from gradacc_gui.session.runs import open_journal
 from trainer_backend.config import RunConfig
 from trainer_backend.config_check import check_value, fields, section_types
@@ -23,6 +23,7 @@ from trainer_backend.protocol import (
     OptimizerStepMeasured,
     Pause,
     Record,
+    RollBack,
     RunStarted,
     SaveCheckpoint,
     SetAccumulation,
@@ -64,6 +65,17 @@ def checkpoint(arguments: argparse.Namespace) -> int:
 def stop(arguments: argparse.Namespace) -> int:
     """`gradacc stop RUN [--now]`."""
     return _ask(find_run(arguments.run), Stop(asked_by=person(), now=arguments.now), arguments)
+
+
+def roll_back(arguments: argparse.Namespace) -> int:
+    """`gradacc rollback RUN [STEP]`: a live run stands at a checkpoint again, and goes on from there."""
+    run = find_run(arguments.run)
+    if not run.is_alive():
+        message = f"{run.id} is not live. `gradacc resume {run.id} --from-step K` starts it at a checkpoint."
+        raise NoAnswerError(message)
+    if arguments.step is not None:
+        run.check_checkpoint(arguments.step)
+    return _ask(run, RollBack(asked_by=person(), step=arguments.step), arguments)
 
 
 def _checked(key: str, text: str) -> tuple[str, Any]:

@@ -89,15 +89,18 @@ class Launch:
             self._process.returncode = 0
 
 
-def start(run: RunDirectory, interpreter: Interpreter) -> Launch:
+def start(run: RunDirectory, interpreter: Interpreter, *, from_step: int | None = None) -> Launch:
     """Start (or go on with) a run. Does not wait for the trainer.
 
+    `from_step`: go back to the checkpoint of this step; UsageError when none lies there.
     Raises InterpreterError when the interpreter cannot train or something must be installed first
     (`interpreter.installs`), RunDirectoryError when a trainer runs there already, the directory is half
     copied, or nothing can be written.
     """
     run.check()
     check_whole(run)
+    if from_step is not None:
+        run.check_checkpoint(from_step)
     waiting = installs(interpreter)
     if waiting:
         names = ", ".join(step.need.package for step in waiting)
@@ -108,6 +111,8 @@ def start(run: RunDirectory, interpreter: Interpreter) -> Launch:
         raise RunDirectoryError(message)
     environment = trainer_environment(interpreter)
     command = [interpreter.executable, "-P", "-m", "trainer_backend", "run", str(run.path)]
+    if from_step is not None:
+        command += ["--from-step", str(from_step)]
     offset = _begin_log(run, interpreter)
     try:
         with open(run.log_path, "ab", opener=private_opener) as log:

@@ -43,6 +43,8 @@ class Attachment:
     def __init__(self, run: RunDirectory, launch: Launch | None = None) -> None:
         self.run = run
         self.launch = launch
+        self._ending: list[Launch] = []
+        """Trainers of earlier attempts that have said their last and may not have exited yet."""
         self.store = RunStore(run)
         self.asks = Asks()
         self.ladder = Ladder()
@@ -64,6 +66,7 @@ class Attachment:
         if new:
             self.in_force.take(new)
             self.asks.apply(new)
+        self._ending = [launch for launch in self._ending if launch.poll() is None]
         self._climb()
         self._look_for_a_silent_end()
         if self.state in ("interrupted", "failed", "stopped", "finished"):
@@ -73,8 +76,9 @@ class Attachment:
     def close(self) -> None:
         """Let go; the run goes on."""
         self.store.close()
-        if self.launch is not None:
-            self.launch.leave()
+        for launch in (self.launch, *self._ending):
+            if launch is not None:
+                launch.leave()
 
     # ------------------------------------------------------------------ what it is doing
 
@@ -134,6 +138,13 @@ class Attachment:
         ended = self.store.ended
         return ended if isinstance(ended, RunFailed) else None
 
+    @property
+    def good_step(self) -> int | None:
+        """The step of the last good checkpoint; None when there is none."""
+        told = self.failure.values.get("checkpoint_step") if self.failure is not None else None
+        steps = self.in_force.checkpoints
+        return told if isinstance(told, int) else steps[-1] if steps else None
+
     # ------------------------------------------------------------------ what is asked of it
 
     def send(self, command: AnyCommand) -> None:
@@ -185,6 +196,7 @@ class Attachment:
 
     def relaunched(self, launch: Launch) -> None:
         """A new attempt was started from this window."""
+        self._ending += [] if self.launch is None else [self.launch]
         self.launch = launch
         self.ladder = Ladder()
 

@@ -34,6 +34,8 @@ class LivePage(QWidget):
     recipe_requested = Signal()
     resume_requested = Signal(object)
     """A `RunDirectory` to start again from its last checkpoint."""
+    go_back_requested = Signal(object, int)
+    """A `RunDirectory` to start again from the checkpoint of this step."""
 
     def __init__(self, make_charts: Callable[[], QWidget]) -> None:
         """`make_charts`: called when charts are first needed, for their library takes long to import."""
@@ -53,6 +55,7 @@ class LivePage(QWidget):
         self.side.buttons.stop_asked.connect(self._stop)
         self.side.buttons.force_asked.connect(self._force)
         self.side.buttons.resume_run_asked.connect(self._resume_run)
+        self.side.buttons.go_back_asked.connect(self._go_back)
         self.side.buttons.folder_asked.connect(self.open_folder)
         row.addWidget(self.side)
         self._show_nothing()
@@ -66,6 +69,7 @@ class LivePage(QWidget):
         column.addWidget(self.toolbar)
         self.notices = RunNotices()
         self.notices.resume_asked.connect(self._resume_run)
+        self.notices.go_back_asked.connect(self._go_back)
         self.notices.log_asked.connect(lambda: self.show_tab("log"))
         column.addWidget(self.notices)
         self.stack = QStackedWidget()
@@ -194,6 +198,10 @@ class LivePage(QWidget):
     def _resume_run(self) -> None:
         if self._run is not None:
             self.resume_requested.emit(self._run.run)
+
+    def _go_back(self, step: int) -> None:
+        if self._run is not None:
+            self.go_back_requested.emit(self._run.run, step)
 
     def open_folder(self) -> None:
         """Show the run's directory in the system's file manager."""

@@ -120,6 +120,7 @@ class MainWindow(QMainWindow):
             page.demo_requested.connect(self.start_demo)
             page.recipe_requested.connect(self.choose_recipe)
             page.resume_requested.connect(self.resume)
+        self.live.go_back_requested.connect(self.resume)
         self.runs.open_requested.connect(self.open_run)
         self.runs.delete_requested.connect(self._delete)
         self.settings.keep_awake_changed.connect(lambda _on: self._keep_awake())
@@ -238,9 +239,10 @@ class MainWindow(QMainWindow):
     def _start_from_form(self, text: str, folder: Path, name: str, python: str) -> None:
         self._start(starter.Wish(text=text, folder=str(folder), name=name), python)
 
-    def resume(self, run: RunDirectory) -> None:
-        """Start a new attempt of a run that ended, from its last checkpoint."""
-        self._start(starter.Wish(run=run), starter.interpreter_of(run) or self.preferences.interpreter)
+    def resume(self, run: RunDirectory, from_step: int | None = None) -> None:
+        """Start a new attempt of a run that ended, from the checkpoint of `from_step`, else its last."""
+        wish = starter.Wish(run=run, from_step=from_step)
+        self._start(wish, starter.interpreter_of(run) or self.preferences.interpreter)
 
     def _start(self, wish: starter.Wish, python: str) -> None:
         self.notice.hide()

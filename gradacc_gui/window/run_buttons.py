@@ -31,6 +31,8 @@ class RunButtons(QWidget):
     """The person will not wait: the next rung of the ladder."""
     resume_run_asked = Signal()
     """A new attempt from the last checkpoint."""
+    go_back_asked = Signal(int)
+    """A new attempt of a run that has ended, from the checkpoint of this step."""
     folder_asked = Signal()
 
     def __init__(self) -> None:
@@ -93,7 +95,7 @@ class RunButtons(QWidget):
         return menu
 
     def set_checkpoints(self, steps: Sequence[int]) -> None:
-        """The steps of the checkpoints that a live run can go back to, oldest first."""
+        """The steps of the checkpoints that the run can go back to, oldest first."""
         known = [action.data() for action in self.roll_back_menu.actions()]
         wanted = list(reversed(steps))[:10]
         if known == wanted:
@@ -102,7 +104,7 @@ class RunButtons(QWidget):
         for step in wanted:
             action = self.roll_back_menu.addAction(tr("step {step}").format(step=count(step)))
             action.setData(step)
-            action.triggered.connect(lambda _checked=False, step=step: self.asked.emit(RollBack(step=step)))
+            action.triggered.connect(lambda _checked=False, step=step: self._go_back(step))
         self._refresh_roll_back()
 
     def set_state(self, state: RunStateName, *, rung: Rung = Rung.RUNNING) -> None:
@@ -128,8 +130,15 @@ class RunButtons(QWidget):
         self._say(rung)
 
     def _refresh_roll_back(self) -> None:
-        able = self._state in ("running", "paused") and bool(self.roll_back_menu.actions())
+        able = self._state in ("running", "paused", *RESUMABLE) and bool(self.roll_back_menu.actions())
         self.roll_back_menu.setEnabled(able)
+
+    def _go_back(self, step: int) -> None:
+        """A trainer that lives goes back; for a run that has ended a new one starts there."""
+        if self._state in RESUMABLE:
+            self.go_back_asked.emit(step)
+        else:
+            self.asked.emit(RollBack(step=step))
 
     def _say(self, rung: Rung) -> None:
         texts = {

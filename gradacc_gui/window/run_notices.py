@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QVBoxLayout, QWidget
+from PySide6.QtWidgets import QPushButton, QVBoxLayout, QWidget
 
 from gradacc_gui import words
 from gradacc_gui.session.launch import last_lines
@@ -25,6 +25,8 @@ class RunNotices(QWidget):
     """At most one banner of each kind; what the state says goes away with it, the rest when dismissed."""
 
     resume_asked = Signal()
+    go_back_asked = Signal(int)
+    """To the checkpoint of this step, and on from there."""
     log_asked = Signal()
 
     def __init__(self) -> None:
@@ -42,8 +44,12 @@ class RunNotices(QWidget):
         self.error = Notice("notice-bad")
         self.warning = Notice("notice-warning")
         self._attempt = 0
+        self._good_step: int | None = None
+        self.go_back: dict[Notice, QPushButton] = {}
         for notice in (self.interrupted, self.failed):
             notice.buttons.addWidget(button(tr("Show the log"), clicked=self.log_asked.emit))
+            self.go_back[notice] = button("", clicked=self._ask_to_go_back)
+            notice.buttons.addWidget(self.go_back[notice])
             notice.buttons.addWidget(button(tr("Resume"), role="primary", clicked=self.resume_asked.emit))
         self._all = (
             *(self.interrupted, self.failed, self.paused),
@@ -85,6 +91,18 @@ class RunNotices(QWidget):
         before = [line for line in said if line and line != newest]
         notice.say(newest, "\n".join(before[: MOST_WARNINGS - 1]))
 
+    def _ask_to_go_back(self) -> None:
+        if self._good_step is not None:
+            self.go_back_asked.emit(self._good_step)
+
+    def _offer(self, step: int | None) -> None:
+        """The checkpoint that can be gone back to, without what was changed after it."""
+        self._good_step = step
+        for offer in self.go_back.values():
+            if step is not None:
+                offer.setText(tr("Go back to step {step} and resume").format(step=count(step)))
+            offer.setVisible(step is not None)
+
     def show_state(self, run: Attachment) -> None:
         """What the run's state has to say; called a few times a second."""
         state = run.state
@@ -94,6 +112,8 @@ class RunNotices(QWidget):
             self.failed.say(*failure_words(run))
         elif state == "paused" and self.paused.isHidden():
             self.paused.say(tr("Paused: the model stays in memory; nothing is computed until you resume."))
+        if state in ("interrupted", "failed"):
+            self._offer(run.good_step)
         self.interrupted.setVisible(state == "interrupted")
         self.failed.setVisible(state == "failed")
         self.paused.setVisible(state == "paused")

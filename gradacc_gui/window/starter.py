@@ -45,6 +45,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     recipe_path: str = ""
     run: RunDirectory | None = None
+    from_step: int | None = None
+    """Of an old run: the checkpoint to go back to; None is its last."""
 
     def title(self) -> str:
         """What it is called while it starts."""
@@ -69,7 +71,7 @@ def begin(wish: Wish, prepared: Prepared) -> Launch:
         assert recipe is not None
         text = text_for_run(recipe, recipe_path=wish.recipe_path)
         run = RunDirectory.create(text, name=wish.name or recipe.config.run.name or "run")
-    return start(run, prepared.interpreter)
+    return start(run, prepared.interpreter, from_step=wish.from_step)
 
 
 def wish_of_recipe(path: Path) -> Wish:

@@ -96,11 +96,11 @@ def set_recipe(run: RunDirectory, **values: Any) -> None:
     save_recipe(document, run.recipe_path)
 
 
-def run_here(run: RunDirectory, *, replay: bool = True) -> int:
+def run_here(run: RunDirectory, *, replay: bool = True, from_step: int | None = None) -> int:
     """One attempt in this process, to its end; gives the exit code."""
     from trainer_backend.trainer.attempt import run_attempt
 
-    return run_attempt(run, load_recipe(run.recipe_path), replay=replay)
+    return run_attempt(run, load_recipe(run.recipe_path), replay=replay, from_step=from_step)
 
 
 def records(run: RunDirectory) -> list[Record]:

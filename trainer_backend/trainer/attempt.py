@@ -8,9 +8,10 @@ import msgspec
 
 from trainer_backend.errors import GradaccError, UsageError
 from trainer_backend.inbox import Inbox
-from trainer_backend.journal import JournalWriter
+from trainer_backend.journal import JournalWriter, columns
 from trainer_backend.journal_reader import JournalReader
 from trainer_backend.protocol import (
+    OptimizerStepMeasured,
     PhaseEntered,
     Record,
     RunEnded,
@@ -32,11 +33,16 @@ class Before(msgspec.Struct, frozen=True):
 
     attempts: int
     changes: list[Record]
+    step: int = 0
+    """The last optimizer step that was measured."""
 
 
-def run_attempt(run: RunDirectory, recipe: Recipe, *, replay: bool = True) -> int:
+def run_attempt(
+    run: RunDirectory, recipe: Recipe, *, replay: bool = True, from_step: int | None = None
+) -> int:
     """Train in a run directory to the end, a stop or a failure; gives the exit code.
 
+    `from_step`: go back to the checkpoint of this step, and on from there.
     Raises RunDirectoryError when another trainer is there, the directory is half copied, or the journal
     cannot be written.
     """
@@ -52,10 +58,17 @@ def run_attempt(run: RunDirectory, recipe: Recipe, *, replay: bool = True) -> in
         )
         life.writer = JournalWriter(run.journal_path, attempt=before.attempts + 1, on_tick=life.steering.tick)
         with life.signals():
-            ended, code = _lived(run, recipe, life, before, replay=replay)
+            ended, code = _lived(run, recipe, life, before, Resumption(replay=replay, from_step=from_step))
             life.end(ended)
         say(_last_words(run, ended))
         return code
+
+
+class Resumption(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run goes on."""
+
+    replay: bool
+    from_step: int | None
 
 
 def _started_at() -> float:
@@ -73,18 +86,20 @@ def _before(run: RunDirectory) -> Before:
     reader = JournalReader(run.journal_path)
     try:
         attempts = reader.select("SELECT coalesce(max(attempt), 0) FROM facts")[0][0]
-        return Before(int(attempts), reader.facts(*KINDS) if attempts else [])
+        row = reader.newest(OptimizerStepMeasured)
+        step = 0 if row is None else row[columns(OptimizerStepMeasured).index("step")]
+        return Before(int(attempts), reader.facts(*KINDS) if attempts else [], step)
     finally:
         reader.close()
 
 
 def _lived(
-    run: RunDirectory, recipe: Recipe, life: Lifecycle, before: Before, *, replay: bool
+    run: RunDirectory, recipe: Recipe, life: Lifecycle, before: Before, how: Resumption
 ) -> tuple[RunEnded, int]:
     """Train; gives the attempt's last fact and the exit code."""
     try:
         life.loading = True
-        return _train(run, recipe, life, before, replay=replay), 0
+        return _train(run, recipe, life, before, how), 0
     except StopAskedError:
         return life.stopped(), 0
     except UsageError as error:
@@ -100,14 +115,20 @@ def _failed(error: BaseException, life: Lifecycle) -> RunFailed:
         error,
         step=life.progress.step,
         samples_seen=life.progress.samples_seen,
-        checkpoint_step=life.checkpoint_step(),
+        checkpoint_step=life.checkpoint_step(until=_last_good_step(error)),
     )
     if not isinstance(error, GradaccError):
         failures.print_whole(error)
     return fact
 
 
-def _train(run: RunDirectory, recipe: Recipe, life: Lifecycle, before: Before, *, replay: bool) -> RunEnded:
+def _last_good_step(error: BaseException) -> int | None:
+    """The step before the first of the non-finite windows in a row; None when they are not what failed."""
+    seen = getattr(error, "seen", ())
+    return seen[0].step - seen[0].in_a_row if seen else None
+
+
+def _train(run: RunDirectory, recipe: Recipe, life: Lifecycle, before: Before, how: Resumption) -> RunEnded:
     life.put(PhaseEntered(phase="importing-torch"))
     commit = Commit(recipe.folder)
     if before.attempts and recipe.source.entry_sha256 not in ("", entry_sha256(recipe)):
@@ -119,7 +140,10 @@ def _train(run: RunDirectory, recipe: Recipe, life: Lifecycle, before: Before, *
     training = Training(run, recipe, life)
     try:
         training.assemble()
-        training.take_up(before.changes, attempts=before.attempts, replay=replay)
+        if how.from_step is not None:
+            training.go_back(how.from_step, stood_at=before.step)
+        else:
+            training.take_up(before.changes, attempts=before.attempts, replay=how.replay)
         return training.run(commit)
     finally:
         training.close()

@@ -22,14 +22,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 
 from trainer_backend.errors import GradaccError
-from trainer_backend.run_directory import make_private
+from trainer_backend.run_directory import checkpoints_in, make_private
 
 FORMAT: Final = 1
 MODEL: Final = "model.safetensors"
 TRAINING: Final = "training.safetensors"
 STATE: Final = "state.json"
 CHECKSUMS: Final = "checksums.json"
-_NAME: Final = re.compile(r"^step-(\d{9,})$")
 _SUPERSEDED: Final = re.compile(r"^step-\d{9,}\.superseded(-\d+)?$")
 _PICKLES: Final = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"PK\x03\x04")
 """How files of `pickle` and of `torch.save` start."""
@@ -123,11 +122,7 @@ def _sha256(path: Path) -> str:
 
 def found(folder: Path) -> dict[int, Path]:
     """The checkpoints that lie in `folder`, by step, the newest last; none is opened."""
-    try:
-        names = [(match, entry) for entry in os.scandir(folder) if (match := _NAME.match(entry.name))]
-    except OSError:
-        return {}
-    return dict(sorted((int(match[1]), Path(entry.path)) for match, entry in names))
+    return checkpoints_in(folder)
 
 
 def read_state(path: Path) -> dict[str, Any]:

@@ -100,6 +100,14 @@ class Checkpoints:
 
     # ------------------------------------------------------------------------------ taking up
 
+    def go_back(self, parts: Parts, step: int) -> Standing:
+        """Take up the checkpoint of `step`, and set later ones aside. Raises GradaccError."""
+        self.run.check_checkpoint(step)
+        path = checkpoint.found(self.run.checkpoints_path)[step]
+        standing = self._take_up(parts, step, checkpoint.read(path))
+        checkpoint.supersede_after(self.run.checkpoints_path, step)
+        return standing
+
     def resume(self, parts: Parts) -> Standing | None:
         """Take the newest good checkpoint up; None when none was ever saved. Raises CheckpointError."""
         paths = list(reversed(checkpoint.found(self.run.checkpoints_path).items()))

@@ -59,10 +59,11 @@ class Lifecycle:
         assert self.writer is not None
         self.writer.put(event)
 
-    def checkpoint_step(self) -> int | None:
-        """The newest step that can be gone back to."""
+    def checkpoint_step(self, *, until: int | None = None) -> int | None:
+        """The newest step that can be gone back to; `until`: the last that was good, if one such is there."""
         steps = self.steering.checkpoints() if self.steering is not None else []
-        return steps[-1] if steps else None
+        good = [step for step in steps if until is None or step <= until]
+        return next(iter(reversed(good or steps)), None)
 
     def end(self, fact: RunEnded) -> None:
         """Write the attempt's last fact, and close the journal. Only the first call does."""

@@ -13,6 +13,7 @@ from trainer_backend.protocol import (
     MicroBatchMeasured,
     PhaseEntered,
     Record,
+    RolledBack,
     RunEnded,
     RunFinished,
     RunStarted,
@@ -27,6 +28,7 @@ from trainer_backend.trainer.lifecycle import Lifecycle
 from trainer_backend.trainer.loop import Loop, StopNow
 from trainer_backend.trainer.provenance import Commit, versions
 from trainer_backend.trainer.replay import DECLINED, Change, Replay, recorded_changes
+from trainer_backend.trainer.saving import Standing
 from trainer_backend.trainer.settings import differences
 from trainer_backend.trainer.targets import judge
 
@@ -65,11 +67,7 @@ class Training:
         step = parts.accumulator.step
         place = None if standing is None else standing.journal
         changes = recorded_changes(recorded, after_step=step, after_place=place)
-        asked = parts.settings if standing is None else recipe_changes(parts, standing)
-        wanted = [
-            Change(step + 1, key, after, asked_by="recipe")
-            for key, (_, after) in differences(parts.settings, asked).items()
-        ]
+        wanted = [] if standing is None else asked_by_recipe(parts, standing)
         recorded_ones = {(change.step, change.key, change.after) for change in changes}
         again = all((change.step, change.key, change.after) in recorded_ones for change in wanted)
         if not replay or not again:
@@ -77,6 +75,26 @@ class Training:
                 self._life.put(Warned(code=DECLINED, values={"step": step + 1, "changes": len(changes)}))
             changes = []
         self._replay = Replay(changes if again else wanted)
+
+    def go_back(self, step: int, *, stood_at: int) -> None:
+        """Stand at the checkpoint of `step`: what came after it, until `stood_at`, is superseded.
+
+        What was changed after it is not repeated; what the recipe says otherwise since then holds.
+        """
+        parts = self._built()
+        self._life.put(PhaseEntered(phase="restoring-checkpoint"))
+        standing = self._checkpoints.go_back(parts, step)
+        engine = parts.accumulator
+        self._life.put(
+            RolledBack(
+                command_id=None,
+                from_step=max(stood_at, engine.step),
+                to_step=engine.step,
+                to_samples=engine.samples_seen,
+                to_tokens=engine.tokens_seen,
+            )
+        )
+        self._replay = Replay(asked_by_recipe(parts, standing))
 
     def run(self, commit: Commit) -> RunEnded:
         """Train to the end."""
@@ -144,6 +162,16 @@ class Training:
             from_samples=engine.samples_seen,
             from_tokens=engine.tokens_seen,
         )
+
+
+def asked_by_recipe(parts: Parts, standing: Standing) -> list[Change]:
+    """What the recipe says otherwise than when the checkpoint was saved."""
+    step = parts.accumulator.step + 1
+    asked = recipe_changes(parts, standing)
+    return [
+        Change(step, key, after, asked_by="recipe")
+        for key, (_, after) in differences(parts.settings, asked).items()
+    ]
 
 
 def torch_memory_of(device: torch.device) -> Callable[[int], TorchMemory] | None:
