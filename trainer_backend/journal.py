@@ -90,6 +90,8 @@ class JournalWriter:
         self._looked_at = time.monotonic()
         """When the writer last looked at the queue."""
         self._asleep_s = asleep_s()
+        self._put_at = time.time()
+        """When the newest event was put."""
         self._sleep_told = threading.Lock()
         self._dropped = 0
         """Measurements that did not even enter the queue, since the last batch."""
@@ -112,22 +114,24 @@ class JournalWriter:
 
     def put(self, event: AnyEvent) -> None:
         """Queue an event; any thread, never waits."""
-        if asleep_s() - self._asleep_s > SHORTEST_SLEEP_S:
-            self._tell_sleep()
+        at = time.time()
+        if at - self._put_at > SHORTEST_SLEEP_S:  # else there was no time to sleep in
+            self._tell_sleep(at)
+        self._put_at = at
         if not isinstance(event, MEASUREMENTS):
-            self._queue.put((time.time(), event))
+            self._queue.put((at, event))
             self._urgent.set()
         elif self._queue.qsize() < HELD_MEASUREMENTS or time.monotonic() - self._looked_at < STALLED_S:
-            self._queue.put((time.time(), event))
+            self._queue.put((at, event))
         else:
             self._dropped += 1
 
-    def _tell_sleep(self) -> None:
+    def _tell_sleep(self, at: float) -> None:
         """Queue that the machine slept, once, before every event of after it."""
         with self._sleep_told:
             asleep = asleep_s()
             if asleep - self._asleep_s > SHORTEST_SLEEP_S:
-                self._queue.put((time.time(), Slept(duration_s=asleep - self._asleep_s)))
+                self._queue.put((at, Slept(duration_s=asleep - self._asleep_s)))
                 self._asleep_s = asleep
 
     def flush(self, timeout_s: float = 5.0) -> bool:

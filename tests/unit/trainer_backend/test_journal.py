@@ -430,8 +430,10 @@ def test_a_machine_s_sleep_is_told_once_before_what_came_after_it(
     writer = open_writer()
     writer.put(micro_batch(1))
     asleep[0] += 0.5
+    writer._put_at -= 2.0  # a pause, in which the machine was awake
     writer.put(micro_batch(2))
     asleep[0] += 28_800.0
+    writer._put_at -= 28_800.5
     for step in (3, 4):
         writer.put(micro_batch(step))
     assert writer.flush()
