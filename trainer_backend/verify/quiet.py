@@ -24,6 +24,7 @@ _BY_NAME: Final = ("DropPath", "StochasticDepth", "DropBlock2d", "DropBlock3d")
 """Classes of other libraries that drop whole branches by chance."""
 _DROPOUT: Final = nn.modules.dropout._DropoutNd  # noqa: SLF001 - of all dropouts the base
 _HALF: Final = (torch.bfloat16, torch.float16)
+_TAKES_EDGES: Final = torch.torch_version.TorchVersion(torch.__version__) >= "2.7"
 
 
 def silence(model: nn.Module) -> None:
@@ -107,8 +108,17 @@ def _backward(
     create_graph: bool = False,  # noqa: FBT001, FBT002 - likewise
     inputs: Any = None,  # noqa: ANN401 - tensors
 ) -> None:
-    """Tensor.backward without the detour through torch functions, which would switch the mode off."""
-    torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
+    """Tensor.backward without the detour through torch functions, which would switch the mode off.
+
+    torch.autograd.backward takes that detour for tensors, and not for the edge that leads to one.
+    """
+    if not tensor.requires_grad or not _TAKES_EDGES:  # torch's own words; and older ones take no detour
+        torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
+        return
+    if gradient is None and tensor.numel() == 1:
+        gradient = torch.ones_like(tensor)
+    edge = torch.autograd.graph.get_gradient_edge(tensor)
+    torch.autograd.backward(edge, gradient, retain_graph, create_graph, inputs=inputs)
 
 
 def _called_in_fp64(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
@@ -116,7 +126,8 @@ def _called_in_fp64(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     try:
         return func(*args, **kwargs)
     except RuntimeError as error:
-        if "dtype" not in str(error) and "scalar type" not in str(error):
+        # A backward that failed has used up its graph: trying again would only hide what was wrong.
+        if func is torch.autograd.backward or ("dtype" not in str(error) and "scalar type" not in str(error)):
             raise
         wide = tuple(map(_widened, args))
         wide_kwargs = {key: _widened(value) for key, value in kwargs.items()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +214,53 @@ def test_broken_lines_can_be_skipped_and_are_counted(folder: Path) -> None:
     warned: list[Any] = []
     make(folder, warned=warned, data={"broken": "skip"}).datasets()
     assert ("records-skipped", {"data": "training", "count": 1}) in warned
+
+
+def test_a_conversation_without_an_answer_is_left_out_and_counted(folder: Path) -> None:
+    """All its tokens are masked, so nothing can be learnt from it; the others train."""
+    silent = {"messages": [{"role": "user", "content": "hello?"}]}
+    write_json_lines(folder / "data.jsonl", [*SAMPLES, silent])
+    warned: list[Any] = []
+    found = make(folder, warned=warned, data={"validation_path": "data.jsonl"}).datasets()
+    assert len(found.train) == len(SAMPLES)
+    assert ("records-without-answer", {"data": "training", "count": 1}) in warned
+
+
+def test_one_sample_trains_and_nothing_is_held_out(folder: Path) -> None:
+    """And that is said."""
+    write_json_lines(folder / "data.jsonl", SAMPLES[:1])
+    warned: list[Any] = []
+    found = make(folder, warned=warned).datasets()
+    assert (len(found.train), found.validation) == (1, None)
+    assert warned == [("no-validation-data", {"samples": 1})]
+
+
+def test_text_files_are_samples_of_plain_text(folder: Path) -> None:
+    """A folder of them; every token but the first is learnt."""
+    (folder / "books").mkdir()
+    for name in ("one.txt", "two.md"):
+        (folder / "books" / name).write_text("hello world, this is a text", encoding="utf-8")
+    found = make(folder, data={"path": "books", "validation_path": "books/one.txt"}).datasets()
+    assert len(found.train) == 2
+    tokens, has_loss = found.train.encoded.sample(0)
+    assert len(tokens) > 1
+    assert bool(has_loss.all())
+    (folder / "empty").mkdir()
+    with pytest.raises(UsageError, match="holds no"):
+        make(folder, data={"path": "empty"}).datasets()
+
+
+def test_a_library_that_is_missing_is_a_sentence_with_the_command(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers for all, peft for adapters."""
+    task = make(folder, method="lora")
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(UsageError, match=re.escape('needs peft. Run: pip install "gradacc[hf]"')):
+        task.model()
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(UsageError, match=re.escape('pip install "gradacc[hf]"')):
+        make(folder)
 
 
 def test_long_samples_are_cut_and_counted(folder: Path) -> None:

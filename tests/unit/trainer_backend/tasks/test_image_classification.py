@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -170,3 +172,31 @@ def test_a_broken_image_is_named_or_skipped(folder: Path) -> None:
     warned: list[Any] = []
     make(folder, warned=warned, data={"broken": "skip"})
     assert warned == [("images-skipped", {"count": 1})]
+
+
+def test_one_image_a_class_trains_and_nothing_is_held_out(folder: Path) -> None:
+    """And that is said; one class alone is refused."""
+    (folder / "few.csv").write_text(
+        "path,label\n"
+        + "".join(f"{next((folder / 'digits' / c).iterdir()).relative_to(folder)},{c}\n" for c in "12"),
+        encoding="utf-8",
+    )
+    warned: list[Any] = []
+    found = make(folder, warned=warned, data={"path": "few.csv"}).datasets()
+    assert (len(found.train), found.validation) == (2, None)
+    assert warned == [("no-validation-data", {"samples": 2})]
+    (folder / "few.csv").write_text((folder / "few.csv").read_text().rsplit("\n", 2)[0], encoding="utf-8")
+    with pytest.raises(UsageError, match="one class only"):
+        make(folder, data={"path": "few.csv"})
+    (folder / "empty").mkdir()
+    with pytest.raises(UsageError, match="holds no"):
+        make(folder, data={"path": "empty"})
+
+
+def test_a_library_that_is_missing_is_a_sentence_with_the_command(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kind needs timm."""
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(UsageError, match=re.escape('needs timm. Run: pip install "gradacc[vision]"')):
+        make(folder).model()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -249,3 +251,24 @@ def test_paths_may_start_at_the_home_folder(
     )
     with pytest.raises(UsageError, match="~nobody-of-that-name"):
         make(folder, data={"images": "~nobody-of-that-name/images"}).datasets()
+
+
+def test_one_image_trains_and_nothing_is_held_out(tmp_path: Path) -> None:
+    """And that is said; no image at all is refused."""
+    write_scenes(tmp_path, count=1)
+    warned: list[Any] = []
+    found = make(tmp_path, warned=warned).datasets()
+    assert (len(found.train), found.validation) == (9, None)
+    assert warned == [("no-validation-data", {"samples": 1})]
+    (tmp_path / "images" / "scene-0.png").unlink()
+    with pytest.raises(UsageError, match="holds no"):
+        make(tmp_path).datasets()
+
+
+def test_a_library_that_is_missing_is_a_sentence_with_the_command(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kind needs segmentation-models-pytorch."""
+    monkeypatch.setitem(sys.modules, "segmentation_models_pytorch", None)
+    with pytest.raises(UsageError, match=re.escape('Run: pip install "gradacc[vision]"')):
+        make(folder).model()
