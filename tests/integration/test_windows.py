@@ -13,6 +13,7 @@ from trainer_backend.protocol import (
     CommandAccepted,
     NonFiniteSeen,
     OptimizerStepMeasured,
+    OutOfMemoryRecovered,
     RunFailed,
     RunFinished,
     SettingChanged,
@@ -49,6 +50,62 @@ def test_a_carried_tail_goes_on_in_the_next_epoch(tmp_path: Path, iterable: bool
     assert run_here(run) == 0
     assert micro_batches(run) == [4] * 5
     assert digits(run) == [1111, 1111_0000, 11_0000_0011, 111100, 1111000000]
+
+
+@pytest.mark.parametrize("iterable", [False, True])
+@pytest.mark.parametrize(
+    ("command", "at", "first"),
+    [
+        ("stop", 6, [1111, 1111_0000]),
+        ("stop", 10, [1111, 1111_0000, 11_0000_0011]),
+        ("stop-now", 11, [1111, 1111_0000]),
+        ("stop-now", 14, [1111, 1111_0000, 11_0000_0011]),
+    ],
+)
+def test_a_carried_tail_survives_a_checkpoint(
+    tmp_path: Path, iterable: bool, command: str, at: int, first: list[int]
+) -> None:
+    """Stopped before, in and behind the window that two epochs share: no window is another for it."""
+    carry = {"accumulation": {"tail": "carry"}}
+    run = make_probe(
+        tmp_path, TWO_EPOCHS, carry, length=10, iterable=iterable, at=at, command=command
+    )  # fmt: skip
+    assert run_here(run) == 0
+    assert digits(run) == first
+    set_recipe(run, **{"task.options.at": 0})
+    assert run_here(run) == 0
+    assert digits(run) == [1111, 1111_0000, 11_0000_0011, 111100, 1111000000]
+    assert events(run, RunFinished)[0].samples_seen == 20
+
+
+@pytest.mark.parametrize(
+    ("roomier_at", "sizes", "failures"), [(10, [2, 2, 4, 4], 1), (0, [2, 2, 2, 2], 2), (12, [2, 2, 2, 2], 2)]
+)
+def test_larger_micro_batches_are_tried_again_on_request(
+    tmp_path: Path, roomier_at: int, sizes: list[int], failures: int
+) -> None:
+    """Memory held 2 samples; 4 are asked for again in the second window: the third has them, if they fit now.
+
+    Where they do not, the window is replayed in 2 once more; the samples and the effective batch are kept.
+    """
+    run = make_probe(
+        tmp_path,
+        {"run": {"max_samples": 32}},
+        {"accumulation": {"micro_batch_size": 4, "gradient_accumulation_steps": 2}},
+        length=100, largest=2, roomier_at=roomier_at, at=7, command="micro-batch", value=4,
+    )  # fmt: skip
+    assert run_here(run) == 0
+    steps = events(run, OptimizerStepMeasured)
+    assert [step.micro_batch_size for step in steps] == sizes
+    assert [step.micro_batches * step.micro_batch_size for step in steps] == [8] * 4
+    assert digits(run) == [sum(10 ** (i % 12) for i in range(start, start + 8)) for start in range(0, 32, 8)]
+    assert len(events(run, OutOfMemoryRecovered)) == failures
+    asked = [
+        (change.before, change.after)
+        for change in events(run, SettingChanged)
+        if change.asked_by == "the probe"
+    ]
+    assert asked == [(2, 4)]
 
 
 @pytest.mark.parametrize("iterable", [False, True])
@@ -149,29 +206,37 @@ def test_the_recipes_schedule_of_n_follows_the_samples(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["constant", "linear", "cosine"])
-def test_the_learning_rate_follows_samples_whatever_n_does(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("warmup", "size", "points"),
+    [
+        (96, 2, {0: 4, 40: 8, 72: 2}),
+        (30, 3, {0: 1, 6: 5, 36: 2}),
+        (50, 1, {0: 7, 21: 3, 60: 10}),
+    ],
+)
+def test_the_learning_rate_follows_samples_whatever_n_does(
+    tmp_path: Path, kind: str, warmup: int, size: int, points: dict[int, int]
+) -> None:
     """Warm-up of 96 samples, b = 2, N = 4 → 8 → 2 on the way: each window's rate is that at its end."""
-    points = [
-        {"from_sample": 0, "steps": 4},
-        {"from_sample": 40, "steps": 8},
-        {"from_sample": 72, "steps": 2},
-    ]
+    schedule = [{"from_sample": sample, "steps": steps} for sample, steps in points.items()]
     run = make_probe(
         tmp_path,
-        {"run": {"max_samples": 120}},
-        {"accumulation": {"micro_batch_size": 2, "schedule": points}},
-        {"schedule": {"kind": kind, "warmup_samples": 96, "samples": 192, "final_ratio": 0.0}},
+        {"run": {"max_samples": warmup + 24}},
+        {"accumulation": {"micro_batch_size": size, "schedule": schedule}},
+        {"schedule": {"kind": kind, "warmup_samples": warmup, "samples": 2 * warmup, "final_ratio": 0.0}},
         length=1000,
     )
     assert run_here(run) == 0
-    for step in events(run, OptimizerStepMeasured):
-        assert step.learning_rate == pytest.approx(_expected(kind, step.samples_seen), rel=1e-12)
+    steps = events(run, OptimizerStepMeasured)
+    assert {step.accumulation_steps for step in steps} == set(points.values())
+    for step in steps:
+        assert step.learning_rate == pytest.approx(_expected(kind, step.samples_seen, warmup), rel=1e-12)
 
 
-def _expected(kind: str, samples: int) -> float:
-    if samples <= 96:
-        return samples / 96
-    done = (samples - 96) / 96
+def _expected(kind: str, samples: int, warmup: int) -> float:
+    if samples <= warmup:
+        return samples / warmup
+    done = (samples - warmup) / warmup
     import math
 
     return {"constant": 1.0, "linear": 1 - done, "cosine": 0.5 + 0.5 * math.cos(math.pi * done)}[kind]

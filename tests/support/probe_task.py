@@ -62,7 +62,7 @@ class Task:
     """What it can be made to do, all from 1.
 
     `at`: the micro-batch inside which `command` is sent and answered. `fail_at`: the one that raises.
-    `largest`: samples that memory holds.
+    `largest`: samples that memory holds, until `roomier_at`.
     `nan_at`: the sample whose loss is NaN, each time.
     """
 
@@ -78,6 +78,7 @@ class Task:
         inbox: str = "",
         fail_at: int = 0,
         largest: int = 0,
+        roomier_at: int = 0,
         nan_at: int = 0,
     ) -> None:
         self._data = Stream(length) if iterable else Powers(length)
@@ -88,6 +89,7 @@ class Task:
         self._inbox = inbox
         self._fail_at = fail_at
         self._largest = largest
+        self._roomier_at = roomier_at
         self._nan_at = nan_at
         self._count = 0
 
@@ -106,6 +108,8 @@ class Task:
             time.sleep(self._duration_s)
             if self._count == self._at:
                 self._ask()
+            if self._count == self._roomier_at:
+                self._largest = 0
             if self._largest and len(batch) > self._largest:
                 raise torch.OutOfMemoryError("the probe has no more memory")
             if self._count == self._fail_at:
