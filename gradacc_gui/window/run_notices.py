@@ -48,7 +48,7 @@ class RunNotices(QWidget):
         self.go_back: dict[Notice, QPushButton] = {}
         for notice in (self.interrupted, self.failed):
             notice.buttons.addWidget(button(tr("Show the log"), clicked=self.log_asked.emit))
-            self.go_back[notice] = button("", clicked=self._ask_to_go_back)
+            self.go_back[notice] = button(tr("Go back and resume"), clicked=self._ask_to_go_back)
             notice.buttons.addWidget(self.go_back[notice])
             notice.buttons.addWidget(button(tr("Resume"), role="primary", clicked=self.resume_asked.emit))
         self._all = (
