@@ -218,7 +218,8 @@ def line(event: Fact) -> Line | None:  # noqa: C901, PLR0912 - one case a fact
         case AccumulationChanged():
             text = tr("N {before} → {after} at step {step:,}")
             return Line(
-                text.format(before=event.before, after=event.after, step=event.step),
+                text.format(before=event.before, after=event.after, step=event.step)
+                + _after_samples(event.samples_seen),
                 "accent",
                 asker(event.asked_by),
             )
@@ -299,7 +300,12 @@ def _setting_changed(event: SettingChanged) -> Line:
     text = tr("{name} {before} → {after} at step {step:,}").format(
         name=setting(event.key), before=told(event.before), after=told(event.after), step=event.step
     )
-    return Line(text, "accent", asker(event.asked_by))
+    return Line(text + _after_samples(event.samples_seen), "accent", asker(event.asked_by))
+
+
+def _after_samples(samples_seen: int | None) -> str:
+    """At which sample a change took effect; older journals do not say."""
+    return "" if samples_seen is None else tr(", after {samples:,} samples").format(samples=samples_seen)
 
 
 def _non_finite(event: NonFiniteSeen) -> Line:

@@ -219,6 +219,8 @@ class AccumulationChanged(Event, frozen=True, kw_only=True):
     asked_by: str
     """A person's or a program's name; "schedule", "out-of-memory", "replay" for the trainer's own."""
     asked_at: float
+    samples_seen: int | None = None
+    """Samples consumed before window `step`; None in older journals."""
 
 
 class SettingChanged(Event, frozen=True, kw_only=True):
@@ -231,6 +233,8 @@ class SettingChanged(Event, frozen=True, kw_only=True):
     after: Scalar
     asked_by: str
     asked_at: float
+    samples_seen: int | None = None
+    """Samples consumed before window `step`; None in older journals."""
 
 
 class Paused(Event, frozen=True, kw_only=True):

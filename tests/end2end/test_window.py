@@ -57,7 +57,10 @@ def test_a_run_is_started_steered_paused_saved_and_stopped(
     assert {count for step, count in sizes.items() if step < changed.step} == {4}
     assert {count for step, count in sizes.items() if step >= changed.step} == {3}
     assert window.header.effective.value.text() == "6"
-    assert any(line.startswith(f"N 4 → 3 at step {changed.step:,}") for line in hand.log())
+    before = [step.samples for step in events(run, OptimizerStepMeasured) if step.step < changed.step]
+    assert changed.samples_seen == sum(before)
+    told = f"N 4 → 3 at step {changed.step:,}, after {changed.samples_seen:,} samples"
+    assert any(line.startswith(told) for line in hand.log())
     assert any(line.startswith("Asked N 4 → 3") for line in hand.log())
 
     hand.click("pause")

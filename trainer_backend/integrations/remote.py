@@ -109,6 +109,7 @@ class Remote:
                         after=asked.steps,
                         asked_by=asked.asked_by,
                         asked_at=asked.asked_at,
+                        samples_seen=samples_seen,
                     )
                 )
                 self.steps = asked.steps

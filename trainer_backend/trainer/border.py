@@ -155,6 +155,7 @@ class Border:
                     AccumulationChanged(
                         command_id=author.command_id, step=step, before=old, after=new,
                         asked_by=author.name, asked_at=author.asked_at,
+                        samples_seen=self._engine.samples_seen,
                     )
                 )  # fmt: skip
             else:
@@ -162,6 +163,7 @@ class Border:
                     SettingChanged(
                         command_id=author.command_id, step=step, key=key, before=old, after=new,
                         asked_by=author.name, asked_at=author.asked_at,
+                        samples_seen=self._engine.samples_seen,
                     )
                 )  # fmt: skip
 

@@ -181,6 +181,12 @@ LINES: list[tuple[Fact, str | None]] = [
         "N 4 → 8 at step 62",
     ),
     (
+        AccumulationChanged(
+            command_id="a", step=62, before=4, after=8, asked_by="ada", asked_at=0.0, samples_seen=1952
+        ),
+        "N 4 → 8 at step 62, after 1,952 samples",
+    ),
+    (
         SettingChanged(
             command_id="a",
             step=62,
@@ -189,8 +195,9 @@ LINES: list[tuple[Fact, str | None]] = [
             after=2e-3,
             asked_by="ada",
             asked_at=0.0,
+            samples_seen=1952,
         ),
-        "Learning rate 0.001 → 0.002 at step 62",
+        "Learning rate 0.001 → 0.002 at step 62, after 1,952 samples",
     ),
     (Paused(command_id=None, step=5, samples_seen=1), "Paused after step 5"),
     (Resumed(command_id=None, step=5, samples_seen=1), "Went on after step 5"),

@@ -24,7 +24,16 @@ from trainer_backend.journal_rows import (
     storable,
     without_nan_text,
 )
-from trainer_backend.protocol import FACTS, MEASUREMENTS, Event, Record, Warned, record_json
+from trainer_backend.protocol import (
+    FACTS,
+    MEASUREMENTS,
+    AccumulationChanged,
+    Event,
+    Record,
+    SettingChanged,
+    Warned,
+    record_json,
+)
 
 KEPT = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -102,3 +111,18 @@ def test_such_text_is_told_as_json_too() -> None:
     record = Record(1, 1, 0.5, Warned(code="odd", values={"path": "data-\udc80"}))
 
     assert json.loads(record_json(record))["values"] == {"path": "data-\udc80"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("AccumulationChanged", {"before": 4, "after": 8}),
+        ("SettingChanged", {"before": 1, "after": 2, "key": "k"}),
+    ],
+)
+def test_a_change_in_an_older_journal_has_no_sample(kind: str, values: dict[str, Any]) -> None:
+    """Written before `samples_seen` was told; it loads all the same."""
+    body = {"command_id": None, "step": 3, "asked_by": "ada", "asked_at": 0.5} | values
+    change = fact_of(kind, json.dumps(body))
+    assert isinstance(change, AccumulationChanged | SettingChanged)
+    assert (change.step, change.samples_seen) == (3, None)
