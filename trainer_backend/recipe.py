@@ -188,6 +188,16 @@ def name_in(path: Path) -> str:
     return name if isinstance(name, str) else ""
 
 
+def length_in(path: Path) -> dict[str, int]:
+    """How long a recipe file asks to train, without checking the rest: `run.epochs` and its alternatives."""
+    try:
+        run = tomllib.loads(path.read_text("utf-8")).get("run", {})
+    except (OSError, ValueError):
+        return {}
+    keys = ("epochs", "max_samples", "max_optimizer_steps")
+    return {key: run[key] for key in keys if isinstance(run, dict) and type(run.get(key)) is int}
+
+
 def default_name(path: Path | None) -> str:
     """What a run is called when the recipe does not say."""
     return os.path.splitext(path.name)[0] if path is not None else "run"  # noqa: PTH122 - "a.b.toml" keeps a.b

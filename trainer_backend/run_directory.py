@@ -66,6 +66,11 @@ class RunDirectory:
         self.checkpoints_path = self.path / "checkpoints"
         self.log_path = self.path / "trainer.log"
 
+    @property
+    def typed(self) -> str:
+        """What to type for it: its id, or its path where the id would not be found."""
+        return self.id if self.path.parent == runs_folder().absolute() else str(self.path)
+
     def __repr__(self) -> str:
         return f"RunDirectory({str(self.path)!r})"
 

@@ -12,9 +12,14 @@ from trainer_backend.protocol import CheckpointSaved
 from trainer_backend.run_directory import RunDirectory
 
 
+def has_checkpoints(run: RunDirectory) -> bool:
+    """Whether a checkpoint lies there that is not set aside; none is opened."""
+    return any(run.checkpoints_path.glob("step-*[0-9]"))
+
+
 def check_whole(run: RunDirectory) -> None:
     """Raise RunDirectoryError when a run's checkpoints or its journal are missing; nothing is written."""
-    saved = any(run.checkpoints_path.glob("step-*[0-9]"))
+    saved = has_checkpoints(run)
     if not run.journal_path.is_file():
         if saved:
             message = f"{run.path} is half copied: it has checkpoints but no run.sqlite. Copy it again."

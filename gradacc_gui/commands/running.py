@@ -22,14 +22,15 @@ from gradacc_gui.session.awake import Awake
 from gradacc_gui.session.following import POLL_S, Follower, ask, head
 from gradacc_gui.session.launch import Died, Launch, start
 from gradacc_gui.session.preparing import new_run
-from gradacc_gui.session.runs import RunState, summarise
+from gradacc_gui.session.runs import RunState, delete_run, summarise
 from gradacc_gui.session.stopping import Act, Ladder, Rung, perform
 from trainer_backend.config_check import alternatives
 from trainer_backend.errors import GradaccError, RunDirectoryError, UsageError
-from trainer_backend.protocol import CommandAccepted, CommandRefused, Resume, RunFailed
+from trainer_backend.journal import JournalReader
+from trainer_backend.protocol import CommandAccepted, CommandRefused, Resume, RunFailed, RunStarted
 from trainer_backend.recipe import parse_setting, read_document, recipe_from_document, set_value
 from trainer_backend.run_directory import RunDirectory, find_run
-from trainer_backend.wholeness import check_whole
+from trainer_backend.wholeness import check_whole, has_checkpoints
 
 if TYPE_CHECKING:
     from tomlkit.toml_document import TOMLDocument
@@ -52,7 +53,10 @@ def run(arguments: argparse.Namespace) -> int:
     recipe = recipe_from_document(document, folder=path.absolute().parent, where=str(path))
     interpreter = ready_interpreter(arguments)
     directory = new_run(recipe, path)
-    return _follow_start(directory, lambda: start(directory, interpreter), arguments)
+    code = _follow_start(directory, lambda: start(directory, interpreter), arguments)
+    if code == UsageError.exit_code:
+        _take_back(directory)
+    return code
 
 
 def apply_settings(document: TOMLDocument, settings: Sequence[str]) -> None:
@@ -87,9 +91,11 @@ def resume(arguments: argparse.Namespace) -> int:
     summary = summarise(directory)
     if summary.state is RunState.DAMAGED:
         raise RunDirectoryError(summary.reason)
-    if summary.state is RunState.FINISHED and arguments.from_step is None:
+    over = summary.state is RunState.FINISHED and not summary.lengthened
+    if over and arguments.from_step is None:
         message = (
-            f"{directory.id} has finished; there is nothing to go on with. Run its recipe again instead."
+            f"{directory.id} has finished; there is nothing to go on with. Give its recipe more to train"
+            f" ({directory.recipe_path}), or run it again from the start: gradacc run {directory.recipe_path}"
         )
         raise UsageError(message)
     step = arguments.from_step
@@ -209,13 +215,33 @@ class _Watch:
 
     def _outcome(self, died: Died) -> int:
         ended = self._follower.ended
+        refused = died.exit_code == UsageError.exit_code
         if isinstance(ended, RunFailed):
             if self._as_json:
                 print(ended.reason, file=sys.stderr)
-            return 1
+            return 2 if refused else 1
         if ended is not None:
             return 0
         for line in died.last_lines:
             print(line, file=sys.stderr)
-        print(f"{died.sentence()} See {self._run.log_path}.", file=sys.stderr)
-        return 2 if died.exit_code == 2 else 1
+        if refused:
+            return 2
+        print(f"{died.sentence()} See {self._run.log_path}. {_how_to_go_on(self._run)}", file=sys.stderr)
+        return 1
+
+
+def _how_to_go_on(run: RunDirectory) -> str:
+    place = "on from its last checkpoint" if has_checkpoints(run) else "again from its first step"
+    return f"`gradacc resume {run.typed}` goes {place}."
+
+
+def _take_back(run: RunDirectory) -> None:
+    """A new run whose task, data or device was refused before it began leaves nothing behind."""
+    if run.journal_path.is_file():
+        reader = JournalReader(run.journal_path)
+        try:
+            if reader.newest_fact(RunStarted) is not None:
+                return
+        finally:
+            reader.close()
+    delete_run(run)

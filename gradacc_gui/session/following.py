@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from trainer_backend.errors import GradaccError
+from gradacc_gui.session.runs import RunState, summarise
+from trainer_backend.errors import GradaccError, RunDirectoryError
 from trainer_backend.inbox import send
 from trainer_backend.journal import JournalReader, Slice
 from trainer_backend.protocol import (
@@ -20,6 +21,7 @@ from trainer_backend.protocol import (
     RunStopped,
 )
 from trainer_backend.run_directory import RunDirectory
+from trainer_backend.wholeness import check_whole
 
 POLL_S: Final = 0.05
 ANSWER_S: Final = 15.0
@@ -77,11 +79,10 @@ def ask(run: RunDirectory, command: AnyCommand, *, timeout_s: float = ANSWER_S) 
     """Send a command to a live run and wait for the fact that answers it.
 
     Raises NoAnswerError when no trainer is alive or it does not answer, RunDirectoryError when the run
-    cannot be written or read.
+    cannot be written or read, or is damaged.
     """
     if not run.is_alive():
-        message = f"{run.id} is not live, so nothing can be asked of it. `gradacc resume {run.id}` starts it."
-        raise NoAnswerError(message)
+        raise NoAnswerError(_not_live(run))
     follower = Follower(run, after=head(run))
     send(run.inbox_path, command)
     deadline = time.monotonic() + timeout_s
@@ -93,7 +94,7 @@ def ask(run: RunDirectory, command: AnyCommand, *, timeout_s: float = ANSWER_S) 
                 if isinstance(event, (CommandAccepted, CommandRefused)) and event.command_id == command.id:
                     return record
             if not alive:
-                message = f"{run.id} ended before it answered. `gradacc show {run.id}` tells how."
+                message = f"{run.id} ended before it answered. `gradacc show {run.typed}` tells how."
                 raise NoAnswerError(message)
             if time.monotonic() > deadline:
                 message = (
@@ -104,6 +105,20 @@ def ask(run: RunDirectory, command: AnyCommand, *, timeout_s: float = ANSWER_S) 
             time.sleep(POLL_S)
     finally:
         follower.close()
+
+
+def _not_live(run: RunDirectory) -> str:
+    """Why nothing can be asked, and what can be done. Raises RunDirectoryError for a damaged run."""
+    check_whole(run)
+    summary = summarise(run)
+    if summary.state is RunState.DAMAGED:
+        raise RunDirectoryError(summary.reason)
+    said = f"{run.id} is not live, so nothing can be asked of it."
+    if summary.can_resume:
+        return f"{said} `gradacc resume {run.typed}` starts it."
+    if summary.state is RunState.FINISHED:
+        return f"{said} It has finished; `gradacc show {run.typed}` tells how."
+    return f"{said} Its trainer is starting; ask again in a moment."
 
 
 def head(run: RunDirectory) -> int:

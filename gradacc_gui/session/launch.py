@@ -13,6 +13,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +37,8 @@ START_MARK: Final = "gradacc starts a trainer"
 """In the line that opens each attempt in trainer.log."""
 PROCESS_MARK: Final = "process"
 """In the line after it: which process was started, on which machine."""
+FRAME: Final = 'File "'
+"""How Python's fault handler begins a frame."""
 
 
 class Died(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +48,8 @@ class Died(msgspec.Struct, frozen=True, kw_only=True):
     """Negative: the signal that ended it."""
     last_lines: tuple[str, ...]
     """Of what it printed since this start; where an import error or a segmentation fault shows."""
+    last_word: str = ""
+    """Where it crashed, else the last line that it printed."""
 
     @property
     def clean(self) -> bool:
@@ -59,8 +65,11 @@ class Died(msgspec.Struct, frozen=True, kw_only=True):
                 how = f"was ended by {signal.Signals(-self.exit_code).name}"
             except ValueError:
                 how = f"was ended by signal {-self.exit_code}"
-        last = next((line.strip() for line in reversed(self.last_lines) if line.strip()), "")
-        return f"The trainer {how}." + (f" Its last line: {last}" if last else "")
+        last = self.last_word
+        if not last:
+            return f"The trainer {how}."
+        told = "It crashed in" if last.startswith(FRAME) else "Its last line:"
+        return f"The trainer {how}. {told} {last}" + ("" if last.endswith((".", "!", "?")) else ".")
 
 
 class Launch:
@@ -79,7 +88,11 @@ class Launch:
         if self._died is None:
             code = self._process.poll()  # reaps the child, so that no zombie "runs"
             if code is not None:
-                self._died = Died(exit_code=code, last_lines=last_lines(self.run, since=self._log_offset))
+                self._died = Died(
+                    exit_code=code,
+                    last_lines=last_lines(self.run, since=self._log_offset),
+                    last_word=last_word(self.run, since=self._log_offset),
+                )
         return self._died
 
     def leave(self) -> None:
@@ -161,12 +174,32 @@ def _detached() -> dict[str, Any]:
 
 
 def last_lines(run: RunDirectory, *, count: int = TAIL_LINES, since: int = 0) -> tuple[str, ...]:
-    """The newest lines of trainer.log (behind byte `since`) but for the one that names a process.
+    """The newest lines of trainer.log (behind byte `since`) that tell something.
 
+    Not the one that names a process, the run's heading, nor the fault handler's list of every module.
     At most 16 KiB are read.
     """
-    lines = tail(run.log_path, count=count + 1, since=since)
-    return tuple(line for line in lines if not line.startswith(f"--- {PROCESS_MARK} "))[-count:]
+    silent = (f"--- {PROCESS_MARK} ", f"{run.id}: {run.path}", "Extension modules: ")
+    lines = tail(run.log_path, count=TAIL_BYTES, since=since)
+    return tuple(line for line in lines if not line.startswith(silent))[-count:]
+
+
+def last_word(run: RunDirectory, *, since: int = 0) -> str:
+    """Where the newest trainer crashed, else the last line that it printed; empty when it said nothing."""
+    lines = last_lines(run, count=TAIL_BYTES, since=since)
+    starts = [at for at, line in enumerate(lines) if line.startswith("--- ") and START_MARK in line]
+    own = lines[starts[-1] + 1 :] if starts else lines
+    return crash_place(own) or next((line.strip() for line in reversed(own) if line.strip()), "")
+
+
+def crash_place(lines: Sequence[str]) -> str:
+    """The innermost frame of the thread that crashed, as Python's fault handler tells it; else empty."""
+    fatal = [at for at, line in enumerate(lines) if line.startswith("Fatal Python error: ")]
+    after = lines[fatal[-1] :] if fatal else ()
+    for thread, frame in pairwise(after):
+        if thread.startswith("Current thread ") and frame.strip().startswith(FRAME):
+            return frame.strip()
+    return ""
 
 
 def tail(path: Path, *, count: int = TAIL_LINES, since: int = 0) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ directory that cannot be read is *damaged*, with a sentence, and never hides the
 from __future__ import annotations
 
 import enum
+import math
 import os
 import platform
 import re
@@ -20,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from gradacc_gui.session.launch import PROCESS_MARK, START_MARK, last_lines, tail
+from gradacc_gui.session.launch import PROCESS_MARK, START_MARK, last_lines, last_word, tail
 from trainer_backend.errors import GradaccError, RunDirectoryError
 from trainer_backend.journal import JournalReader, columns, seal
 from trainer_backend.protocol import (
@@ -34,7 +35,7 @@ from trainer_backend.protocol import (
     RunStarted,
     RunStopped,
 )
-from trainer_backend.recipe import name_in
+from trainer_backend.recipe import length_in, name_in
 from trainer_backend.run_directory import RunDirectory, all_runs
 from trainer_backend.wholeness import check_whole
 
@@ -87,6 +88,13 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Of the newest event."""
     reason: str = ""
     """Why it ended, or what is damaged: a code of the trainer's, or a sentence."""
+    lengthened: bool = False
+    """It has finished, and its recipe was given more to train since."""
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether a new attempt may go on from its last checkpoint."""
+        return self.lengthened or self.state.can_resume
 
 
 _DECIDING: Final = (RunStarted, Paused, Resumed, RunFinished, RunStopped, RunFailed)
@@ -121,9 +129,8 @@ def _without_journal(run: RunDirectory, name: str, *, alive: bool) -> RunSummary
 
 def _last_word(run: RunDirectory) -> str:
     """What the trainer printed last; empty when nothing was ever printed or started."""
-    lines = last_lines(run, count=1)
-    silent = bool(lines) and lines[0].startswith("--- ") and START_MARK in lines[0]
-    return "its trainer ended without a word" if silent else lines[0] if lines else ""
+    word = last_word(run)
+    return word or ("its trainer ended without a word" if last_lines(run, count=1) else "")
 
 
 def _just_launched(run: RunDirectory, *, since: float) -> bool:
@@ -179,6 +186,23 @@ def _from_journal(run: RunDirectory, name: str, reader: JournalReader, *, alive:
         started_at=first.at if first else None,
         seen_at=seen_at or None,
         reason=reason,
+        lengthened=state is RunState.FINISHED and is_lengthened(run, reader),
+    )
+
+
+def is_lengthened(run: RunDirectory, reader: JournalReader) -> bool:
+    """Whether a finished run's recipe asks for more than it did, or than was seen."""
+    row, started = reader.newest(OptimizerStepMeasured), reader.newest_fact(RunStarted)
+    if row is None or started is None or not isinstance(started.event, RunStarted):
+        return False
+    done = dict(zip(columns(OptimizerStepMeasured), row, strict=True))
+    asked, before = length_in(run.recipe_path), started.event
+    per_epoch = before.samples_per_epoch
+    return (
+        asked.get("max_samples", 0) > (before.max_samples or done["samples_seen"])
+        or asked.get("max_optimizer_steps", 0) > (before.max_optimizer_steps or done["updates"])
+        # A dropped tail leaves an epoch short, so it is counted up.
+        or (per_epoch is not None and asked.get("epochs", 0) > math.ceil(done["samples_seen"] / per_epoch))
     )
 
 

@@ -257,7 +257,8 @@ def test_a_killed_trainer_is_told_with_exit_code_1(gradacc: Gradacc) -> None:
     _, err = process.communicate(timeout=30)
 
     assert process.returncode == 1
-    assert "was ended by SIGKILL" in err
+    assert "was ended by SIGKILL. See" in err  # it said nothing, and its heading is no last word
+    assert f"`gradacc resume {run.id}` goes again from its first step." in err
     assert summarise(run).state is RunState.INTERRUPTED
 
 
@@ -301,5 +302,30 @@ def test_an_import_error_in_the_user_s_module_is_told(gradacc: Gradacc, tmp_path
 
     code, out, err = gradacc("run", "mine.toml")
 
-    assert code in (1, 2)
+    assert code == 1
     assert "no_such_library_anywhere" in out + err
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("task.entry=mine:Tusk", "mine has no Tusk"),
+        ("task.entry=nowhere:Task", "there is no module nowhere"),
+        ("task.options.lenght=4", "task.options do not fit mine:Task"),
+        ("task.entry=mine:lossless", "has no model() and no loss()"),
+        ("run.device=cuda:97", "run.device = cuda:97"),
+    ],
+)
+def test_what_only_the_trainer_can_refuse_is_bad_usage_too(
+    gradacc: Gradacc, tmp_path: Path, setting: str, told: str
+) -> None:
+    """Exit code 2, a sentence, and no run that never was; the trainer's own exit code tells which it is."""
+    gradacc("new", "task", "mine.py")
+    with (tmp_path / "mine.py").open("a") as file:
+        file.write("\n\ndef lossless(**_):\n    return type('Lossless', (), {'datasets': print})()\n")
+
+    code, out, err = gradacc("run", "mine.toml", "--set", setting)
+
+    assert (code, "Traceback" in err) == (2, False)
+    assert told in out + err
+    assert all_runs() == []

@@ -155,8 +155,45 @@ def test_a_run_that_is_not_live_is_told_at_once(capsys: pytest.CaptureFixture[st
 
     assert main(["pause", run.id]) == 1
 
-    assert f"{run.id} is not live" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"{run.id} is not live" in told
+    assert f"`gradacc resume {run.id}` starts it" in told
     assert list(run.inbox_path.iterdir()) == []
+
+
+def test_a_run_that_is_not_live_is_called_as_it_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Outside the home only its path names it."""
+    run = write_run(tmp_path / "elsewhere", Plan(steps=3, end="stopped"))
+    assert main(["stop", str(run.path)]) == 1
+    assert f"`gradacc resume {run.path}` starts it" in capsys.readouterr().err
+
+
+def test_nothing_is_asked_of_a_run_that_has_finished(capsys: pytest.CaptureFixture[str]) -> None:
+    """And nobody is sent to resume it, which would be refused."""
+    run = write_run(runs_folder(), Plan(steps=3, end="finished"))
+    assert main(["set", run.id, "learning_rate", "0.1"]) == 1
+    told = capsys.readouterr().err
+    assert "It has finished" in told
+    assert "resume" not in told
+
+
+@pytest.mark.parametrize("damage", ["damaged", "half copied"])
+def test_nothing_is_asked_of_a_run_that_cannot_be_read(
+    capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    """Exit code 2, and what is wrong with it."""
+    run = write_run(runs_folder(), Plan(steps=3, end="stopped"))
+    if damage == "damaged":
+        run.journal_path.write_bytes(b"not a database" * 1000)
+    else:
+        run.journal_path.unlink()
+        (run.checkpoints_path / "step-000000003").mkdir()
+    assert main(["stop", run.id]) == 2
+    told = capsys.readouterr().err
+    assert damage in told
+    assert "gradacc resume" not in told
 
 
 def test_a_trainer_that_does_not_answer_is_told(capsys: pytest.CaptureFixture[str]) -> None:

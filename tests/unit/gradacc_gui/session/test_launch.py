@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import psutil
 import pytest
 
 from gradacc_gui.session.interpreter import InterpreterError
-from gradacc_gui.session.launch import Died, Launch, last_lines, start, tail
+from gradacc_gui.session.launch import Died, Launch, crash_place, last_lines, start, tail
 from gradacc_gui.session.runs import RunState, summarise
 from gradacc_gui.session.stopping import Act, perform
 from tests.support import stand_in
@@ -121,6 +122,22 @@ def test_a_segmentation_fault_tells_where(tmp_path: Path, monkeypatch: pytest.Mo
 
     assert any("Segmentation fault" in line for line in found.last_lines)
     assert any("__main__.py" in line for line in found.last_lines)
+    assert re.search(
+        r'ended by SIGSEGV. It crashed in File ".*__main__.py", line \d+ in <module>', found.sentence()
+    )
+    assert not [line for line in found.last_lines if line.startswith("Extension modules")]
+    assert summarise(run).reason.startswith('File "')
+
+
+def test_the_place_of_a_crash_is_the_crashed_thread_s_own() -> None:
+    """Other threads are listed too, before it or after it."""
+    other = ["Thread 0x7f01 (most recent call first):", '  File "waits.py", line 1 in wait', ""]
+    own = ["Current thread 0x7f02 (most recent call first):", '  File "crashes.py", line 3 in crash', ""]
+    head = ["fine so far", "Fatal Python error: Segmentation fault", ""]
+    assert crash_place([*head, *other, *own]) == 'File "crashes.py", line 3 in crash'
+    assert crash_place([*head, *own, *other]) == 'File "crashes.py", line 3 in crash'
+    assert crash_place([*head, own[0], "  <no Python frame>", *other]) == ""
+    assert crash_place(own) == ""
 
 
 def test_a_second_start_is_refused_while_the_first_lives(

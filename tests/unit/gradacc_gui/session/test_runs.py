@@ -75,6 +75,27 @@ def test_a_run_that_ended_says_how(end: str) -> None:
     assert found.state.can_resume == (end != "finished")
 
 
+@pytest.mark.parametrize(
+    ("length", "more"),
+    [
+        ("max_optimizer_steps = 3", True),
+        ("max_optimizer_steps = 2", False),
+        ("max_samples = 64", False),
+        ("max_samples = 65", True),
+        ("epochs = 1_000_000", True),
+        ("epochs = 1", False),
+    ],
+)
+def test_a_finished_run_goes_on_when_its_recipe_is_given_more(length: str, more: bool) -> None:
+    """By its own length or by another, which may take its place."""
+    run = written(steps=2, total_steps=2, end="finished")
+    assert not summarise(run).can_resume
+    text = run.recipe_path.read_text("utf-8")
+    run.recipe_path.write_text(text.replace("max_optimizer_steps = 2", length), "utf-8")
+    summary = summarise(run)
+    assert (summary.state, summary.can_resume) == (RunState.FINISHED, more)
+
+
 def test_a_run_without_an_end_is_interrupted() -> None:
     """Nobody holds its lock and no fact says how it ended."""
     found = summarise(written())
