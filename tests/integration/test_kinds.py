@@ -255,7 +255,7 @@ def test_segmentation_is_certified_as_it_declares(
     write_scenes(tmp_path, count=4, side=96)
     recipe = {
         "run": {"max_optimizer_steps": 1},
-        "task": LIGHT | {"architecture": "unet", "encoder": "tu-test_resnet", "tile_size": 32} | task,
+        "task": LIGHT | {"encoder": "tu-test_resnet", "tile_size": 32} | task,
         "data": {"images": "images", "masks": "masks"},
         "accumulation": {"micro_batch_size": 2, "gradient_accumulation_steps": 2, "verdict": expected},
     }
