@@ -88,7 +88,7 @@ WARNINGS: Final[dict[str, str]] = {
     "source-changed": "The code of {entry} has changed since this run began; it goes on with the new code.",
     "checkpoint-not-saved": "The checkpoint at step {step} could not be saved ({reason}); training goes on. "
     "Make room on the disk.",
-    "checkpoint-damaged": "The checkpoint of step {step} is damaged ({reason}); an older one is taken.",
+    "checkpoint-damaged": "The checkpoint of step {step} is damaged ({reason}); an older one is tried.",
     "replay-declined": "From step {step} on, what was changed before the interruption is not applied again.",
     # The model and the loss.
     "batch-norm": "BatchNorm ({modules} modules, first {first}) sees each micro-batch of {micro_batch_size} "

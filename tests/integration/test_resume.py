@@ -238,6 +238,21 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_is_taken(tmp_path: Path
     assert_same_bits(end_state(run), expected)
 
 
+def test_when_every_checkpoint_is_damaged_the_last_says_what_to_do(tmp_path: Path) -> None:
+    """One warning for each that had an older one, and no restart from nothing."""
+    run = make(tmp_path, {"run": {"max_samples": 48}, "data": {"num_workers": 0}})
+    assert run_here(run) == 0
+    paths = checkpoint.found(run.checkpoints_path)
+    for path in paths.values():
+        (path / checkpoint.MODEL).write_bytes(b"")
+    assert run_here(run) == 1
+    reason = events(run, RunFailed)[-1].reason
+    assert "model.safetensors is not what was saved. Copy checkpoints/ again" in reason
+    assert f"gradacc run {run.recipe_path}" in reason
+    warned = [warned.values["step"] for warned in events(run, Warned) if warned.code == "checkpoint-damaged"]
+    assert warned == list(reversed(paths))[:-1]
+
+
 def test_a_checkpoint_that_does_not_fit_is_a_sentence_and_stays(tmp_path: Path) -> None:
     """No restart from nothing, and the directory as it was."""
     run = make(tmp_path, {"run": {"max_samples": 24}, "data": {"num_workers": 0}})
@@ -247,9 +262,10 @@ def test_a_checkpoint_that_does_not_fit_is_a_sentence_and_stays(tmp_path: Path) 
         saved.model["0.weight"] = torch.zeros(3, 3)
         checkpoint.write(run.checkpoints_path, saved.state["step"], saved)
     before = sorted(path.name for path in run.checkpoints_path.iterdir())
-    assert run_here(run) == 1
+    assert run_here(run) == 2
     failed = events(run, RunFailed)[-1]
     assert "0.weight has shape (3, 3) there and (16, 8) in the model" in failed.reason
+    assert [warned for warned in events(run, Warned) if warned.code == "checkpoint-damaged"] == []
     assert sorted(path.name for path in run.checkpoints_path.iterdir()) == before
 
 

@@ -21,7 +21,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 
-from trainer_backend.errors import GradaccError
+from trainer_backend.errors import GradaccError, UsageError
 from trainer_backend.run_directory import checkpoints_in, make_private
 
 FORMAT: Final = 1
@@ -36,6 +36,10 @@ _PICKLES: Final = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"PK\x03\
 
 class CheckpointError(GradaccError):
     """A checkpoint cannot be used: it is truncated, altered, of another kind, or does not fit."""
+
+
+class CheckpointMisfitError(CheckpointError, UsageError):
+    """A checkpoint is whole, and of another model than the recipe's; older ones are so too."""
 
 
 class Saved(msgspec.Struct, frozen=True):

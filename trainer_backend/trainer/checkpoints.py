@@ -12,7 +12,7 @@ from trainer_backend.protocol import AnyEvent, CheckpointSaved, PhaseEntered, Sc
 from trainer_backend.run_directory import RunDirectory
 from trainer_backend.trainer import checkpoint
 from trainer_backend.trainer.assembly import Parts
-from trainer_backend.trainer.checkpoint import CheckpointError
+from trainer_backend.trainer.checkpoint import CheckpointError, CheckpointMisfitError
 from trainer_backend.trainer.saving import Standing, put_back, take_out
 from trainer_backend.trainer.settings import KEYS, Settings, settings_of
 
@@ -111,18 +111,21 @@ class Checkpoints:
     def resume(self, parts: Parts) -> Standing | None:
         """Take the newest good checkpoint up; None when none was ever saved. Raises CheckpointError."""
         paths = list(reversed(checkpoint.found(self.run.checkpoints_path).items()))
-        last: CheckpointError | None = None
         for step, path in paths:
             try:
                 return self._take_up(parts, step, checkpoint.read(path))
+            except CheckpointMisfitError:
+                raise
             except CheckpointError as error:
-                last = error
+                if path == paths[-1][1]:
+                    message = (
+                        f"No checkpoint of this run can be used. The last tried: {error} Copy checkpoints/"
+                        f" again from where it is whole, or begin anew: gradacc run {self.run.recipe_path}."
+                    )
+                    raise CheckpointError(message) from error
                 values: dict[str, Scalar] = {"step": step, "reason": str(error)}
                 self._put(Warned(code="checkpoint-damaged", values=values))
-        if last is None:
-            return None
-        message = f"No checkpoint of this run can be used. The last tried: {last}"
-        raise CheckpointError(message) from last
+        return None
 
     def roll_back(self, parts: Parts, step: int | None) -> bool:
         """Go back to the checkpoint of `step`, or to the newest good one; False when none can be read."""

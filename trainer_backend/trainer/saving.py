@@ -11,7 +11,7 @@ import torch
 
 from trainer_backend.data.order import Position
 from trainer_backend.engine import Accumulator, load_optimizer_state, optimizer_state
-from trainer_backend.trainer.checkpoint import CheckpointError, Saved
+from trainer_backend.trainer.checkpoint import CheckpointError, CheckpointMisfitError, Saved
 from trainer_backend.trainer.settings import Settings
 
 
@@ -75,7 +75,7 @@ def put_back(accumulator: Accumulator, saved: Saved) -> Standing:
 
 
 def _check_fit(model: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> None:
-    """Name the first parameter that does not fit. Raises CheckpointError."""
+    """Name the first parameter that does not fit. Raises CheckpointMisfitError."""
     own = _model_state(model)
     for name in [*own, *tensors]:
         if name not in tensors:
@@ -89,7 +89,8 @@ def _check_fit(model: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> None
             )
         else:
             continue
-        raise CheckpointError(message + " Resume with the recipe that the run was started with.")
+        remedy = " Resume with the recipe and the model that the run was started with, or start a new run."
+        raise CheckpointMisfitError(message + remedy)
 
 
 def _generators(device: torch.device) -> dict[str, torch.Tensor]:
