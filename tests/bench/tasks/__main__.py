@@ -52,7 +52,7 @@ def measure(home: Path, *, quick: bool, only: list[str], cpu_time: bool) -> dict
 
     from tests.bench.tasks import compare
     from tests.bench.tasks.cases import CASES
-    from tests.bench.tasks.memory import peak_bytes
+    from tests.bench.tasks.memory import peak_ratio
 
     torch.set_num_threads(1)
     result: dict[str, object] = {}
@@ -68,11 +68,8 @@ def measure(home: Path, *, quick: bool, only: list[str], cpu_time: bool) -> dict
         result |= compare.measure(case, run, time.process_time if cpu_time else time.perf_counter)
         print(f"{case.name}: done", file=sys.stderr)
         if case.size == "50ms":
-            peaks = [
-                peak_bytes("ours", run(), 2 if quick else MEMORY_WINDOWS)
-                / peak_bytes("raw", run(), 2 if quick else MEMORY_WINDOWS)
-                for _ in range(1 if quick else MEMORY_PROCESSES)
-            ]
+            windows, processes = (2, 1) if quick else (MEMORY_WINDOWS, MEMORY_PROCESSES)
+            peaks = [peak_ratio(run, windows) for _ in range(processes)]
             result[f"{case.kind}_peak_memory_ratio_over_raw"] = round(statistics.median(peaks), 4)
     apart = [float(value) for key, value in result.items() if key.endswith("_aa_ratio")]  # type: ignore[arg-type]
     return result | {"aa_ratio": max(apart, key=lambda ratio: abs(ratio - 1))}
