@@ -127,7 +127,9 @@ def test_three_windows_in_a_row_stop_the_training() -> None:
     accumulator.window([y(NAN)])
     accumulator.window([y()])
     assert accumulator.window([y(NAN)]).non_finite[0].in_a_row == 2
-    with pytest.raises(NonFiniteError, match="3 windows in a row") as caught:
+    with pytest.raises(
+        NonFiniteError, match="micro-batch 1 is nan at step 6, and 3 steps in a row"
+    ) as caught:
         accumulator.window([y(NAN)])
     assert caught.value.code == "non-finite-in-a-row"
     assert caught.value.result is not None

@@ -319,8 +319,8 @@ class Accumulator:
             self._say(fact)
         if self.non_finite == "halt":
             message = (
-                f"{self._judge.sentence(seen)} in window {self.step + 1}; the policy is to halt. "
-                "Nothing of this window was applied."
+                f"{self._judge.sentence(seen)} at step {self.step + 1}; the policy is to halt. "
+                "Nothing of this step was applied."
             )
             raise NonFiniteError(
                 message,

@@ -69,7 +69,7 @@ class Judge:
     def sentence(seen: tuple[NonFiniteSeen, ...]) -> str:
         """The start of a sentence that names the first culprit."""
         first = seen[0]
-        where = "" if first.index is None else f" of micro-batch {first.index}"
+        where = "" if first.index is None else f" of micro-batch {first.index + 1}"
         samples = ", ".join(map(str, first.sample_indices[:8]))
         return f"The {first.quantity}{where} is {first.value}{f' (samples {samples})' if samples else ''}"
 
@@ -82,7 +82,7 @@ class Judge:
         if self.in_a_row < self._limit:
             return result
         message = (
-            f"{self.sentence(result.non_finite)} in window {result.step}, and {self.in_a_row} windows in a "
+            f"{self.sentence(result.non_finite)} at step {result.step}, and {self.in_a_row} steps in a "
             "row had such a value: the model has probably diverged. Go back to the last good checkpoint, "
             "with a lower learning rate."
         )
