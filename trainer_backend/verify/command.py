@@ -12,7 +12,7 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final, NoReturn, TextIO
 
 import msgspec
 
@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The command line's options. Raises _Usage when argparse has refused it or printed help."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m trainer_backend verify",
         description="Prove that N micro-batches give the gradient of one large batch, for a recipe.",
     )
@@ -83,13 +83,19 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise _Usage(int(ended.code or 0)) from None
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One sentence, without this program's name: `gradacc verify` hands its arguments on to here."""
+        self.exit(2, f"{message[0].upper()}{message[1:]}. Try --help.\n")
+
+
 def _steps(text: str) -> tuple[int, ...]:
     try:
         found = tuple(sorted({int(word) for word in text.split(",")}))
     except ValueError:
         found = ()
     if not found or found[0] < 2 or found[-1] > LARGEST_SAMPLES:
-        message = f"{text!r} is no list of whole numbers from 2 up, such as 2,4,8"
+        message = f"{text!r} is no list of whole numbers from 2 to {LARGEST_SAMPLES:,}, such as 2,4,8"
         raise argparse.ArgumentTypeError(message)
     return found
 
