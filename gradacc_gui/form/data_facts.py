@@ -72,12 +72,21 @@ def _exists(path: Path) -> bool:
         return False
 
 
+def is_readable(path: Path) -> bool:
+    """Whether this user may read a file, or look into a folder."""
+    return os.access(path, os.R_OK | os.X_OK if path.is_dir() else os.R_OK)
+
+
 def _look_at_text(
     question: Question, field: str, root: Path | None, notes: dict[str, str], faults: dict[str, str]
 ) -> int | None:
     """Text of the byte-level language model; gives the samples of an epoch, about."""
     if root is not None and not _exists(root):
         faults[field] = tr("There is no such file or folder: {path}. Check the path.").format(path=root)
+        return None
+    if root is not None and not is_readable(root):
+        words = tr("{path} may not be read by you. Check its rights, or choose another folder.")
+        faults[field] = words.format(path=root)
         return None
     count, size_bytes, whole = _measure(_text_files(question, root))
     if not count:

@@ -148,6 +148,9 @@ def _files(root: Path | None, data: LanguageModelData) -> Iterator[tuple[str, Pa
     if root is None:
         library = Path(sysconfig.get_path("stdlib"))
         yield from _walk(library, ["*.py"], LEFT_OUT)
+    elif root.exists() and not is_readable(root):
+        message = f"data.path = {data.path}: {root} may not be read by this user. Check its rights."
+        raise UsageError(message)
     elif root.is_dir():
         yield from _walk(root, [word.strip() for word in data.pattern.split(",") if word.strip()])
     elif root.is_file():
@@ -155,6 +158,11 @@ def _files(root: Path | None, data: LanguageModelData) -> Iterator[tuple[str, Pa
     else:
         message = f"data.path = {data.path}: there is no such file or folder ({root}). Check the path."
         raise UsageError(message)
+
+
+def is_readable(path: Path) -> bool:
+    """Whether this user may read a file, or look into a folder."""
+    return os.access(path, os.R_OK | os.X_OK if path.is_dir() else os.R_OK)
 
 
 def _walk(

@@ -63,3 +63,13 @@ def test_other_kinds_want_a_folder_that_is_there_and_not_empty(tmp_path: Path) -
     )
     assert set(look(asked).faults) == {"data.masks", "data.validation_images"}
     assert look(Question(kind="custom", folder="", paths=())) == Facts()
+
+
+def test_a_folder_that_may_not_be_read_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that nothing in it matches: nobody could look. The superuser of a container may read all."""
+    (tmp_path / "a.txt").write_text("text " * 1000)
+    monkeypatch.setattr("os.access", lambda _path, _mode: False)
+    facts = look(question(tmp_path, "."))
+    assert facts.faults == {
+        "data.path": f"{tmp_path} may not be read by you. Check its rights, or choose another folder."
+    }
