@@ -185,8 +185,11 @@ def _read_probe(python: str, done: subprocess.CompletedProcess[bytes]) -> Interp
             except msgspec.DecodeError:
                 break
     said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    why = f" It said: {said[-1]}" if said else ""
-    message = f"{python} is no working Python 3 (exit code {done.returncode}).{why} Choose another one."
+    # The last line says what went wrong, unless it is the end of a broken paragraph.
+    why = f" It said: {said[0 if said[-1].startswith(' ') else -1].strip()}" if said else ""
+    how = f"exit code {done.returncode}" if done.returncode else "it ended without an answer"
+    why += "" if why.endswith((".", "!", "?")) or not why else "."
+    message = f"{python} is no working Python 3 ({how}).{why} Choose another one."
     raise InterpreterError(message)
 
 
