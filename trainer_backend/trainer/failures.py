@@ -14,6 +14,8 @@ from trainer_backend.protocol import RunFailed
 OUR_FOLDER: Final = Path(__file__).resolve().parent.parent
 LONGEST_TRACEBACK: Final = 8_000
 """Characters kept of it."""
+BATCH_NORM_OF_ONE: Final = "Expected more than 1 value per channel when training"
+"""What torch says then; it has no exception of its own for it."""
 _PLACE: Final = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -51,6 +53,11 @@ def sentence_of(error: BaseException) -> str:
     if isinstance(error, GradaccError):
         return str(error)
     words = _last_line(error)
+    if isinstance(error, ValueError) and BATCH_NORM_OF_ONE in words:
+        return (
+            "BatchNorm in training cannot normalise a micro-batch that has one value a channel. Use a larger"
+            " accumulation.micro_batch_size with a smaller N, freeze these layers, or use GroupNorm."
+        )
     place = where(error)
     return f"{words} (in {place})" if place else words
 

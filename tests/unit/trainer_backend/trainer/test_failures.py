@@ -6,6 +6,7 @@ import runpy
 from pathlib import Path
 
 import pytest
+import torch
 
 from trainer_backend.errors import GradaccError, UsageError
 from trainer_backend.trainer import failures
@@ -69,3 +70,13 @@ def test_a_workers_error_is_told_as_it_was_in_the_worker() -> None:
 def test_kinds_of_failure_have_codes(error: BaseException, code: str) -> None:
     """For readers that word them."""
     assert failures.code_of(error) == code
+
+
+def test_a_batch_norm_of_one_value_gets_a_remedy() -> None:
+    """As torch refuses it itself."""
+    with pytest.raises(ValueError, match="more than 1 value") as caught:
+        torch.nn.BatchNorm1d(2)(torch.zeros(1, 2))
+    reason = failures.run_failed(caught.value, step=0, samples_seen=0).reason
+    assert reason.startswith("BatchNorm in training cannot normalise")
+    assert "Use a larger accumulation.micro_batch_size" in reason
+    assert "GroupNorm" in reason
