@@ -94,7 +94,7 @@ def _with_settings(recipe: Recipe, settings: list[str], where: str) -> Recipe:
     for text in settings:
         key, value = recipes.parse_setting(text)
         recipes.set_value(recipe.document, key, value)
-    return recipes.recipe_from_document(recipe.document, folder=recipe.folder, where=where)
+    return recipes.recipe_from_document(recipe.document, folder=recipe.folder, where=where, settings=settings)
 
 
 if __name__ == "__main__":

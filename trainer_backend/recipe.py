@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,9 +50,23 @@ class Recipe(msgspec.Struct, frozen=True):
 class RecipeError(UsageError):
     """A recipe is refused; `problems` has one sentence a fault, and so has the message, one a line."""
 
-    def __init__(self, where: str, problems: Iterable[Problem]) -> None:
+    def __init__(self, where: str, problems: Iterable[Problem], settings: Sequence[str] = ()) -> None:
         self.problems = tuple(problems)
-        super().__init__("\n".join(f"{where}: {problem.message}" for problem in self.problems))
+        places = (_place(problem, settings) or where for problem in self.problems)
+        super().__init__(
+            "\n".join(
+                f"{place}: {problem.message}" for place, problem in zip(places, self.problems, strict=True)
+            )
+        )
+
+
+def _place(problem: Problem, settings: Sequence[str]) -> str:
+    """The KEY=VALUE on the command line that a problem is about; empty when it is the file's own."""
+    for text in settings:
+        key = text.partition("=")[0].strip()
+        if f"{problem.path}.".startswith(f"{key}.") or key.startswith(f"{problem.path}."):
+            return f"--set {text}"
+    return ""
 
 
 def read_document(path: Path) -> TOMLDocument:
@@ -82,8 +96,10 @@ def parse_document(text: str, where: str = "recipe") -> TOMLDocument:
         raise UsageError(message) from error
 
 
-def recipe_from_document(document: TOMLDocument, *, folder: Path, where: str = "recipe") -> Recipe:
-    """Check a document. Raises RecipeError with every problem in it."""
+def recipe_from_document(
+    document: TOMLDocument, *, folder: Path, where: str = "recipe", settings: Sequence[str] = ()
+) -> Recipe:
+    """Check a document, of which `settings` (KEY=VALUE) were set. Raises RecipeError with every problem."""
     data: dict[str, Any] = document.unwrap()
     said = data.pop("source", None)
     source = Source(folder=str(folder))
@@ -91,7 +107,7 @@ def recipe_from_document(document: TOMLDocument, *, folder: Path, where: str = "
         source = msgspec.convert(said, Source, strict=False)
     checked = check(data)
     if not isinstance(checked, RunConfig):
-        raise RecipeError(where, checked)
+        raise RecipeError(where, checked, settings)
     return Recipe(document, checked, source)
 
 

@@ -50,7 +50,9 @@ def run(arguments: argparse.Namespace) -> int:
     path = Path(arguments.recipe)
     document = read_document(path)
     apply_settings(document, arguments.set)
-    recipe = recipe_from_document(document, folder=path.absolute().parent, where=str(path))
+    recipe = recipe_from_document(
+        document, folder=path.absolute().parent, where=str(path), settings=arguments.set
+    )
     interpreter = ready_interpreter(arguments)
     directory = new_run(recipe, path)
     code = _follow_start(directory, lambda: start(directory, interpreter), arguments)

@@ -92,6 +92,7 @@ def test_a_wrong_setting_names_key_value_and_remedy(
 
     assert key in sentence
     assert told in sentence
+    assert "mine.toml" not in sentence or "data.path" in setting  # the file did not say it
 
 
 def test_every_fault_has_a_sentence_of_its_own(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
