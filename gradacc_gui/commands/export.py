@@ -122,7 +122,7 @@ def _parquet() -> Any:  # noqa: ANN401 - the class below, made with an optional 
         import pyarrow as pa  # noqa: PLC0415 - optional
         import pyarrow.parquet as pq  # noqa: PLC0415 - optional
     except ImportError as error:
-        message = "Parquet needs pyarrow: pip install 'gradacc[export]', or use --format csv."
+        message = "Parquet needs pyarrow: pip install pyarrow, or use --format csv."
         raise UsageError(message) from error
 
     def schema(kind: Kind) -> Any:  # noqa: ANN401 - pyarrow's

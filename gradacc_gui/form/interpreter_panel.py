@@ -113,7 +113,7 @@ class InterpreterPanel(Panel):
 
     def install_command(self, kind: str) -> str:
         """What a person types to get a kind's libraries into the chosen interpreter."""
-        return f'"{self._chosen}" -m pip install "gradacc[{KINDS[kind].extra}]"'
+        return f'"{self._chosen}" -m {KINDS[kind].install}'
 
     def offer(self, folder: Path | None) -> None:
         """List the interpreters that are found, those of `folder` (the recipe's) first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import tomllib
 from pathlib import Path
 
 import msgspec
@@ -58,6 +59,17 @@ def test_the_readme_names_every_key_of_a_recipe() -> None:
 def test_the_readme_names_every_kind_of_task() -> None:
     """As the recipe wants them."""
     assert [kind for kind in KINDS if f"`{kind}`" not in README] == []
+
+
+def test_what_a_kind_says_to_install_is_its_extra() -> None:
+    """The packages are named, since an interpreter of the user's own need not have gradacc."""
+    extras = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    named = {
+        name: tuple(sorted(text.partition(">=")[0] for text in extras[name])) for name in ("hf", "vision")
+    }
+    assert {kind.packages for kind in KINDS.values()} == {(), *named.values()}
 
 
 def test_the_readme_names_every_command() -> None:

@@ -37,8 +37,17 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     data: type[Section]
     requires: tuple[str, ...] = ()
     """Modules that the chosen interpreter must have."""
-    extra: str = ""
-    """The extra that installs them: gradacc[extra]."""
+    packages: tuple[str, ...] = ()
+    """What pip installs them by, into any interpreter: gradacc itself need not be in it."""
+
+    @property
+    def install(self) -> str:
+        """What comes behind `python -m` to install them."""
+        return f"pip install {' '.join(self.packages)}"
+
+
+HUGGING_FACE: Final = ("accelerate", "peft", "tokenizers", "transformers")
+VISION: Final = ("pillow", "segmentation-models-pytorch", "timm", "torchvision")
 
 
 KINDS: Final[dict[str, Kind]] = {
@@ -48,21 +57,21 @@ KINDS: Final[dict[str, Kind]] = {
         task=CausalLMTask,
         data=CausalLMData,
         requires=("transformers", "peft"),
-        extra="hf",
+        packages=HUGGING_FACE,
     ),
     "segmentation": Kind(
         title="Segmentation of images",
         task=SegmentationTask,
         data=SegmentationData,
         requires=("torchvision", "segmentation_models_pytorch"),
-        extra="vision",
+        packages=VISION,
     ),
     "image-classification": Kind(
         title="Classification of images",
         task=ImageClassificationTask,
         data=ImageClassificationData,
         requires=("torchvision", "timm"),
-        extra="vision",
+        packages=VISION,
     ),
     "custom": Kind(title="Your own code", task=CustomTask, data=CustomData),
 }

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from trainer_backend.errors import UsageError
+from trainer_backend.kinds import KINDS
 from trainer_backend.kinds.causal_lm import CausalLMTask
 from trainer_backend.tasks.built_in import place
 
@@ -80,7 +81,7 @@ def _transformers() -> Any:  # noqa: ANN401 - a module
     try:
         transformers: Any = importlib.import_module("transformers")  # an optional, heavy library
     except ImportError as error:
-        message = 'kind = "causal-lm" needs transformers and peft. Run: pip install "gradacc[hf]"'
+        message = f'kind = "causal-lm" needs transformers and peft. Run: {KINDS["causal-lm"].install}'
         raise UsageError(message) from error
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -124,7 +125,7 @@ def _with_adapters(model: Any, task: CausalLMTask) -> torch.nn.Module:  # noqa: 
     try:
         peft: Any = importlib.import_module("peft")  # an optional, heavy library
     except ImportError as error:
-        message = f'task.method = "{task.method}" needs peft. Run: pip install "gradacc[hf]"'
+        message = f'task.method = "{task.method}" needs peft. Run: pip install peft'
         raise UsageError(message) from error
     if task.method == "qlora":
         model = peft.prepare_model_for_kbit_training(

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
 
 from trainer_backend.errors import UsageError
+from trainer_backend.kinds import KINDS
 from trainer_backend.kinds.image_classification import ImageClassificationData, ImageClassificationTask
 from trainer_backend.tasks import Datasets, LossTerm
 from trainer_backend.tasks.built_in import BuiltIn, files_in, place
@@ -66,7 +67,9 @@ class ImageClassification(BuiltIn[ImageClassificationTask, ImageClassificationDa
         try:
             timm: Any = importlib.import_module("timm")  # an optional, heavy library
         except ImportError as error:
-            message = 'kind = "image-classification" needs timm. Run: pip install "gradacc[vision]"'
+            message = (
+                f'kind = "image-classification" needs timm. Run: {KINDS["image-classification"].install}'
+            )
             raise UsageError(message) from error
         try:
             model: torch.nn.Module = timm.create_model(

@@ -15,6 +15,7 @@ import torch.nn.functional as F  # noqa: N812 - the usual name
 from PIL import Image
 
 from trainer_backend.errors import UsageError
+from trainer_backend.kinds import KINDS
 from trainer_backend.kinds.segmentation import SegmentationData, SegmentationTask
 from trainer_backend.tasks import Datasets, LossTerm
 from trainer_backend.tasks.built_in import BuiltIn
@@ -226,7 +227,7 @@ def _smp_model(task: SegmentationTask) -> torch.nn.Module:
         smp: Any = importlib.import_module("segmentation_models_pytorch")  # an optional, heavy library
     except ImportError as error:
         message = (
-            'kind = "segmentation" needs segmentation-models-pytorch. Run: pip install "gradacc[vision]"'
+            f'kind = "segmentation" needs segmentation-models-pytorch. Run: {KINDS["segmentation"].install}'
         )
         raise UsageError(message) from error
     try:

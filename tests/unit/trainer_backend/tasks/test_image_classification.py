@@ -198,5 +198,7 @@ def test_a_library_that_is_missing_is_a_sentence_with_the_command(
 ) -> None:
     """The kind needs timm."""
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(UsageError, match=re.escape('needs timm. Run: pip install "gradacc[vision]"')):
+    with pytest.raises(
+        UsageError, match=re.escape("needs timm. Run: pip install pillow segmentation-models-pytorch timm")
+    ):
         make(folder).model()

@@ -270,5 +270,7 @@ def test_a_library_that_is_missing_is_a_sentence_with_the_command(
 ) -> None:
     """The kind needs segmentation-models-pytorch."""
     monkeypatch.setitem(sys.modules, "segmentation_models_pytorch", None)
-    with pytest.raises(UsageError, match=re.escape('Run: pip install "gradacc[vision]"')):
+    with pytest.raises(
+        UsageError, match=re.escape("Run: pip install pillow segmentation-models-pytorch timm")
+    ):
         make(folder).model()
