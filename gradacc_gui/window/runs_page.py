@@ -161,7 +161,7 @@ class RunsPage(QWidget):
         there = summary is not None
         self.open_button.setEnabled(there and summary is not None and summary.state is not RunState.DAMAGED)
         self.folder_button.setEnabled(there)
-        self.resume_button.setEnabled(summary is not None and summary.state.can_resume)
+        self.resume_button.setEnabled(summary is not None and summary.can_resume)
         self.delete_button.setEnabled(summary is not None and not summary.state.is_alive)
 
     def _open(self) -> None:
@@ -171,7 +171,7 @@ class RunsPage(QWidget):
 
     def _resume(self) -> None:
         summary = self.chosen()
-        if summary is not None and summary.state.can_resume:
+        if summary is not None and summary.can_resume:
             self.resume_requested.emit(summary.run)
 
     def _open_folder(self) -> None:

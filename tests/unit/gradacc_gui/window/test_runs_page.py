@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
@@ -69,6 +70,15 @@ def test_only_what_can_be_done_is_offered(
     page.table.selectRow(row)
     buttons = (page.open_button, page.resume_button, page.delete_button)
     assert [button.isEnabled() for button in buttons] == [opens, resumes, deletes]
+
+
+def test_a_finished_run_that_was_given_more_can_be_resumed(page: RunsPage) -> None:
+    """Another finished run cannot."""
+    finished = summary("done", RunState.FINISHED)
+    page.set_runs([finished, msgspec.structs.replace(finished, lengthened=True)])
+    for row, resumes in enumerate((False, True)):
+        page.table.selectRow(row)
+        assert page.resume_button.isEnabled() is resumes
 
 
 def test_return_opens_the_selected_run(qtbot: QtBot, page: RunsPage) -> None:
