@@ -16,7 +16,9 @@ from trainer_backend.protocol import (
     AccumulationChanged,
     CheckpointSaved,
     EvaluationMeasured,
+    MicroBatchMeasured,
     OptimizerStepMeasured,
+    OutOfMemoryRecovered,
     Pause,
     Paused,
     RunFailed,
@@ -46,6 +48,8 @@ RECIPE: dict[str, Any] = {
 }
 ASK_AT = 8
 """A micro-batch of window 3: N becomes 2 at window 4, behind the checkpoint of window 2."""
+FULL_AT = 8
+"""Another of that window."""
 
 
 def make(folder: Path, *tables: dict[str, Any], **options: int) -> RunDirectory:
@@ -79,20 +83,43 @@ def undisturbed(folder: Path) -> dict[str, torch.Tensor]:
     return end_state(run)
 
 
+@functools.cache
+def undisturbed_but_split(folder: Path) -> dict[str, torch.Tensor]:
+    """Where the run ends that once had no memory for a micro-batch, without live changes."""
+    run = make(folder / "split", {"data": {"num_workers": 0}}, full_at=FULL_AT)
+    assert run_here(run) == 0
+    (split,) = events(run, OutOfMemoryRecovered)
+    assert (split.step, split.micro_batch_size_before, split.micro_batch_size) == (3, 4, 2)
+    return end_state(run)
+
+
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for what all tests here compare with."""
     return tmp_path_factory.mktemp("reference")
 
 
-@pytest.mark.parametrize("kill", [{"kill_loss": 11}, {"kill_step": 5}, {"kill_saving": 5}])
+@pytest.mark.parametrize(
+    "kill",
+    [
+        {"kill_loss": 11},
+        {"kill_backward": 11},
+        {"kill_step": 5},
+        {"kill_saving": 5},
+        {"kill_writing": 6},
+        {"kill_renaming": 3},
+        {"kill_evaluating": 8},
+    ],
+    ids=lambda kill: next(iter(kill)),
+)
 def test_a_killed_run_ends_where_the_undisturbed_one_does(
     tmp_path: Path, reference: Path, kill: dict[str, int]
 ) -> None:
     """With two workers, augmentation, dropout, BatchNorm, AdamW, EMA.
 
-    N and the learning rate were changed live before the kill, which comes in a forward, in an
-    optimizer step, or while saving; and evaluation changes nothing.
+    N and the learning rate were changed live before the kill, which comes in a forward, in a backward, in
+    an optimizer step, while a checkpoint's state is taken, between its files, before it gets its name, or
+    in an evaluation, which itself changes nothing.
     """
     expected = undisturbed(reference)
     evaluation = {"evaluation": {"every_samples": 20, "max_samples": 6}}
@@ -110,6 +137,45 @@ def test_a_killed_run_ends_where_the_undisturbed_one_does(
     again = [(c.step, c.after) for c in events(run, AccumulationChanged, attempt=2) if c.asked_by == "replay"]
     assert again == ([(4, 2)] if started.from_step < 4 else [])
     assert len(events(run, EvaluationMeasured)) > 3
+
+
+def test_a_run_that_is_killed_while_its_checkpoint_is_loaded_ends_as_the_undisturbed_one(
+    tmp_path: Path, reference: Path
+) -> None:
+    """Half the state was taken up; the checkpoint and what the journal says are as they were."""
+    expected = undisturbed(reference)
+    run = make(tmp_path, ask_at=ASK_AT, stop_now_at=11)
+    assert run_here(run) == 0
+    set_recipe(run, **{f"task.options.{key}": 0 for key in ("ask_at", "stop_now_at")})
+    set_recipe(run, **{"task.options.kill_loading": 1})
+    with Trainer(run) as trainer:
+        assert trainer.wait() == -9
+    assert events(run, RunStarted, attempt=2) == []
+    set_recipe(run, **{"task.options.kill_loading": 0})
+    assert run_here(run) == 0
+    assert_same_bits(end_state(run), expected)
+
+
+@pytest.mark.parametrize("kill_step", [3, 4])
+def test_a_window_that_ran_out_of_memory_before_the_kill_is_split_again(
+    tmp_path: Path, reference: Path, kill_step: int
+) -> None:
+    """The checkpoint lies before it, and at Resume memory would be enough; the bits are the same.
+
+    The kill comes in the window that was split, or in a later one, whose smaller micro-batches are then
+    recorded.
+    """
+    expected = undisturbed_but_split(reference)
+    run = make(tmp_path / "killed", {"data": {"num_workers": 0}}, full_at=FULL_AT, kill_step=kill_step)
+    with Trainer(run) as trainer:
+        assert trainer.wait() == -9
+    assert list(checkpoint.found(run.checkpoints_path)) == [2]
+    set_recipe(run, **{"task.options.full_at": 0, "task.options.kill_step": 0})
+    assert run_here(run) == 0
+    assert events(run, RunStarted, attempt=2)[0].from_step == 2
+    sizes = {row.step: row.samples for row in events(run, MicroBatchMeasured, attempt=2)}
+    assert (sizes[3], sizes[4]) == (2, 2)
+    assert_same_bits(end_state(run), expected)
 
 
 @pytest.mark.parametrize("stop", [{"stop_at": 11}, {"stop_now_at": 11}])

@@ -23,6 +23,7 @@ from trainer_backend.inbox import send
 from trainer_backend.journal_reader import JournalReader
 from trainer_backend.protocol import AnyCommand, SetAccumulation, SetLearningRate, SettingChanged, Stop
 from trainer_backend.tasks import Datasets, LossTerm
+from trainer_backend.trainer import checkpoint
 
 
 class Augmented(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -38,11 +39,19 @@ class Augmented(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
 
 class Model(torch.nn.Sequential):
-    """Kills its process when it is asked for its state the `kill_saving`-th time."""
+    """Kills its process when it is asked for its state the `kill_saving`-th time, or given one."""
 
     kill_saving = 0
+    kill_loading = 0
     saved = 0
     die: Callable[[], None]
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """As any module's, but that the process dies once it has been loaded."""
+        loaded = super().load_state_dict(*args, **kwargs)
+        if self.kill_loading:
+            self.die()
+        return loaded
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """As any module's."""
@@ -53,7 +62,12 @@ class Model(torch.nn.Sequential):
 
 
 class Task:
-    """At which call of the loss to ask or to stop; at which loss, step or save to die; 0 is never."""
+    """At which call of the loss to ask or to stop; at which loss, step or save to die; 0 is never.
+
+    `kill_writing`: the file of tensors, counted over all checkpoints, before which to die: 4 is between the
+    two of the second checkpoint. `kill_renaming`: the checkpoint whose folder is about to get its name.
+    `full_at`: the loss that finds no memory for more than two samples, once.
+    """
 
     def __init__(
         self,
@@ -65,6 +79,12 @@ class Task:
         kill_loss: int = 0,
         kill_step: int = 0,
         kill_saving: int = 0,
+        kill_backward: int = 0,
+        kill_writing: int = 0,
+        kill_renaming: int = 0,
+        kill_evaluating: int = 0,
+        kill_loading: int = 0,
+        full_at: int = 0,
     ) -> None:
         self._inbox = Path(inbox)
         self._ask_at = ask_at
@@ -73,6 +93,15 @@ class Task:
         self._kill_loss = kill_loss
         self._kill_step = kill_step
         self._kill_saving = kill_saving
+        self._kill_backward = kill_backward
+        self._kill_evaluating = kill_evaluating
+        self._kill_loading = kill_loading
+        self._full_at = full_at
+        self._evaluated = 0
+        if kill_writing:
+            _before_call(checkpoint, "_write_tensors", kill_writing, self._die)
+        if kill_renaming:
+            _before_call(Path, "rename", kill_renaming, self._die, counts=_is_unfinished)
         self._losses = 0
         self._steps = 0
         self._last_asked = ""
@@ -83,6 +112,7 @@ class Task:
             torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.3), torch.nn.Linear(16, 2)
         )
         model.kill_saving = self._kill_saving
+        model.kill_loading = self._kill_loading
         model.die = self._die
         return model
 
@@ -116,7 +146,15 @@ class Task:
                 self._ask(Stop(now=True))
             if self._losses == self._kill_loss:
                 self._die()
+            if self._losses == self._full_at:
+                raise torch.OutOfMemoryError("no memory for so many")
+        else:
+            self._evaluated += 1
+            if self._evaluated == self._kill_evaluating:
+                self._die()
         total = torch.nn.functional.cross_entropy(model(points), classes, reduction="sum")
+        if model.training and self._losses == self._kill_backward:
+            total.register_hook(lambda _gradient: self._die())  # type: ignore[no-untyped-call]  # torch's own
         return LossTerm(total, len(classes))
 
     def _ask(self, command: AnyCommand) -> None:
@@ -137,6 +175,31 @@ class Task:
         finally:
             reader.close()
         return any(record.event.command_id == self._last_asked for record in facts)  # type: ignore[union-attr]
+
+
+def _is_unfinished(path: Path, *_: Any) -> bool:
+    """Whether this is a checkpoint's folder that has not got its name yet."""
+    return path.name.startswith(".step-") and not path.name.endswith(".old.part")
+
+
+def _before_call(
+    owner: Any,
+    name: str,
+    count: int,
+    do: Callable[[], None],
+    *,
+    counts: Callable[..., bool] = lambda *_: True,
+) -> None:
+    """Call `do` before the `count`-th call of a function of `owner`, of those that count."""
+    shipped = getattr(owner, name)
+    calls = iter(range(1, 1_000_000))
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        if counts(*args) and next(calls) == count:
+            do()
+        return shipped(*args, **kwargs)
+
+    setattr(owner, name, called)
 
 
 def wait_until(condition: Callable[[], bool], patience_s: float = 60.0) -> None:

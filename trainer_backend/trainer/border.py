@@ -72,6 +72,8 @@ class Border:
         self._put = put
         self._replay = replay
         self._recovered = False
+        self._split: int | None = None
+        """The micro-batch size that the coming window is split to, as it was before the interruption."""
 
     @property
     def settings(self) -> Settings:
@@ -130,7 +132,7 @@ class Border:
         """A person asks for larger micro-batches again after an out-of-memory: try them."""
         ceiling = self._engine.micro_batch_ceiling
         if ceiling is not None and size > ceiling:
-            self._engine.micro_batch_ceiling = None
+            self._engine.micro_batch_ceiling = self._split = None
 
     def _change(self, after: Settings, author: Author, step: int, *, always: str = "") -> None:
         """Make `after` the settings from window `step` on, and say what changed; `always`, this key."""
@@ -183,7 +185,7 @@ class Border:
         for change in self._replay.take(step):
             if change.key == CEILING:
                 assert isinstance(change.after, int)
-                self._engine.micro_batch_ceiling = change.after
+                self._engine.micro_batch_ceiling = self._split = change.after
             else:
                 if change.key == KEYS["micro_batch_size"]:
                     assert isinstance(change.after, int)
@@ -201,6 +203,7 @@ class Border:
         """Stand at an earlier checkpoint again, everything as it was there; False when none is good."""
         before, from_step = self.settings, self._engine.step
         self._replay.clear()
+        self._split = None
         if not self._checkpoints.roll_back(self._parts, to_step):
             return False
         engine = self._engine
@@ -231,9 +234,12 @@ class Border:
 
     def keep_ceiling(self, result: WindowResult) -> None:
         """After an out-of-memory: smaller micro-batches from now on, N so that the batch is kept."""
-        if not result.out_of_memory:
+        size, self._split = self._split, None  # the kill may have come before these were recorded
+        if result.out_of_memory:
+            size = result.out_of_memory[-1].micro_batch_size
+        if size is None:
             return
-        size, settings = result.out_of_memory[-1].micro_batch_size, self.settings
+        settings = self.settings
         if size < settings.micro_batch_size and settings.effective_batch % size == 0:
             after = msgspec.structs.replace(
                 settings, micro_batch_size=size, accumulation_steps=settings.effective_batch // size
