@@ -20,7 +20,7 @@ PAGES: Final[tuple[tuple[Page, str, str], ...]] = (
     ("settings", "Settings", "Ctrl+,"),
 )
 """Pages from top to bottom; the last stands at the bar's foot."""
-WIDTH: Final = 84
+WIDTH: Final = 90
 
 
 class Navigation(QFrame):
