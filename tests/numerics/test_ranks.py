@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
 import multiprocessing
 import os
@@ -26,13 +27,13 @@ from tests.numerics.probes import (
     rows,
     y,
 )
-from trainer_backend.engine import Accumulator, LossTerm
+from trainer_backend.engine import Accumulator, LossTerm, NonFiniteError, auxiliary
 
 NAN = float("nan")
 RANKS = 2
 
 
-def on_both_ranks(case: str, folder: Path, **given: Any) -> list[dict[str, Any]]:
+def on_both_ranks(case: str, folder: Path, **given: Any) -> list[Any]:
     """What each rank's `case` returned. The processes are spawned, as a launcher would start them."""
     context = multiprocessing.get_context("spawn")
     workers = [
@@ -85,7 +86,11 @@ def case_windows(
     told = []
     for window in windows:
         before = model.w.item()
-        result = accumulator.window([y(*micro_batch) for micro_batch in window[rank]])  # type: ignore[misc]
+        try:
+            result = accumulator.window([y(*micro_batch) for micro_batch in window[rank]])  # type: ignore[misc]
+        except NonFiniteError as error:
+            told.append([model.w.item() - before, accumulator.samples_seen, error.code, len(error.seen)])
+            continue
         told.append([model.w.item() - before, result.weight, result.skipped, len(result.non_finite)])
     return {"told": told, "c": accumulator.state_dict()[1]["c"]}
 
@@ -124,17 +129,61 @@ def case_gpt(rank: int, valid: list[list[int]], ahead: bool, limit: int) -> dict
     }
 
 
-CASES = {"windows": case_windows, "gpt": case_gpt}
+def case_policies(rank: int, windows: list[list[list[float]]], policies: list[str]) -> dict[str, Any]:
+    """The same windows under each policy for what is not finite."""
+    return {policy: case_windows(rank, windows, wrapped=False, non_finite=policy) for policy in policies}
+
+
+def case_auxiliary(rank: int, all_seeds: list[list[list[int]]]) -> list[dict[str, Any]]:
+    """Windows of different numbers of micro-batches, alike and not."""
+    return [_auxiliary(rank, seeds) for seeds in all_seeds]
+
+
+def _auxiliary(rank: int, seeds: list[list[int]]) -> dict[str, Any]:
+    """A load-balancing loss; a micro-batch's rows are drawn from its seed: `seeds[rank]` are that rank's."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3).double()
+
+    def drawn(seed: int) -> torch.Tensor:
+        return torch.randn(6, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+    def loss(model: nn.Module, x: torch.Tensor) -> list[LossTerm]:
+        out = model(x)
+        main = LossTerm(out.square().sum(), len(x))
+        return [main, auxiliary(out.softmax(-1).mean(0).square().sum(), main, "balance")]
+
+    gradients, result = _engine(model, loss).gradients([drawn(seed) for seed in seeds[rank]])
+    everything = [drawn(seed) for of_rank in seeds for seed in of_rank]
+    parts = [loss(model, x) for x in everything]
+    right = large_batch_gradient(
+        model,
+        lambda: [
+            LossTerm(torch.stack([part[i].total for part in parts]).sum(), 6 * len(parts), str(i))
+            for i in (0, 1)
+        ],
+    )
+    alone = loss(model, drawn(seeds[0][0]))
+    return {
+        "error": relative_error(gradients, right),
+        "from_alone": relative_error(gradients, large_batch_gradient(model, lambda: alone)),
+        "balance": result.terms["balance"],
+        "balance_alone": float(alone[1].total.detach()) / 6,
+    }
+
+
+CASES = {"windows": case_windows, "gpt": case_gpt, "auxiliary": case_auxiliary, "policies": case_policies}
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_the_denominator_is_that_of_all_ranks(tmp_path: Path, wrapped: bool) -> None:
-    """Tokens [3, 9] and [14, 2]: D = 28. Then unequal tails, a rank without weight, and one without a batch.
+    """Tokens [3, 9] and [14, 2]: D = 28; then 21, 105, unequal tails, ranks without weight or batch.
 
     Each update is the mean over all values of both ranks, on both ranks, with or without DDP around.
     """
     windows: list[list[list[list[float]]]] = [
         [[[1.0] * 3, [2.0] * 9], [[5.0] * 14, [-7.0] * 2]],
+        [[[1.0] * 5, [-3.0]], [[4.0] * 4, [2.0] * 8, [6.0] * 3]],
+        [[[7.0] * 2, [1.0] * 2], [[3.0] * 100, [50.0]]],
         [[[1.0], [2.0, 4.0], [3.0] * 5], [[10.0]]],
         [[[], []], [[6.0, 2.0]]],
         [[[4.0]], []],
@@ -149,21 +198,43 @@ def test_the_denominator_is_that_of_all_ranks(tmp_path: Path, wrapped: bool) -> 
             assert update == pytest.approx(mean, rel=RELATIVE)
             assert weight == len(values)
             assert skipped == ("" if values else "empty")
-    assert done[0]["told"][0][1] == 28
+    assert [weight for _, weight, _, _ in done[0]["told"]][:3] == [28, 21, 105]
     assert done[0]["c"] == done[1]["c"]
 
 
-@pytest.mark.parametrize("policy", ["skip", "drop"])
-def test_a_nan_on_one_rank_is_handled_the_same_on_all(tmp_path: Path, policy: str) -> None:
-    """Skipped on both, or dropped and replayed on both; the next window is exact."""
-    windows = [[[[2.0], [4.0]], [[NAN], [9.0]]], [[[1.0]], [[3.0]]]]
-    done = on_both_ranks("windows", tmp_path, windows=windows, wrapped=False, non_finite=policy)
-    expected = 5.0 if policy == "drop" else 0.0
-    for rank in done:
-        (update, _, skipped, told), (after, *_) = rank["told"]
-        assert update == pytest.approx(expected, rel=RELATIVE)
-        assert (skipped, told >= 1) == ("" if policy == "drop" else "non-finite", True)
-        assert after == pytest.approx(2.0, rel=RELATIVE)
+NAN_WINDOWS = [
+    ([[[2.0], [4.0]], [[NAN], [9.0]]], 5.0),
+    ([[[NAN, 1.0], [3.0]], [[5.0] * 3]], 4.5),
+    ([[[1.0], [2.0], [NAN]], [[7.0, NAN], [4.0], [9.0]]], 4.0),
+    ([[[NAN]], [[8.0], [-2.0]]], 3.0),
+]
+"""Micro-batches of each rank, and the mean of all values but those of micro-batches with a NaN."""
+
+
+def test_a_nan_on_one_rank_is_handled_the_same_on_all(tmp_path: Path) -> None:
+    """Skipped on both, dropped and replayed on both, or halted on both; the next window is exact."""
+    windows = [window for bad, _ in NAN_WINDOWS for window in (bad, [[[1.0]], [[3.0]]])]
+    reasons = {"skip": "non-finite", "drop": "", "halt": "non-finite-halt"}
+    done = on_both_ranks("policies", tmp_path, windows=windows, policies=list(reasons))
+    for rank, (policy, wanted) in itertools.product(done, reasons.items()):
+        for index, (_, mean) in enumerate(NAN_WINDOWS):
+            bad, after = rank[policy]["told"][2 * index : 2 * index + 2]
+            update, seen, reason, told = bad
+            assert update == pytest.approx(mean if policy == "drop" else 0.0, rel=RELATIVE)
+            assert (reason, told >= 1) == (wanted, True)
+            if policy == "halt":
+                assert seen == index  # of this rank; nothing of the window itself was consumed
+            assert after[0] == pytest.approx(2.0, rel=RELATIVE)
+
+
+def test_an_auxiliary_loss_depends_neither_on_n_nor_on_how_many_ranks_there_are(tmp_path: Path) -> None:
+    """Identical rows everywhere: loss and gradient are one micro-batch's; else the mean over all of them."""
+    seeds = [[[3], [3]], [[5, 5, 5], [5, 5]], [[7, 7], [7]], [[1, 2], [3, 4, 5]]]
+    for rank in on_both_ranks("auxiliary", tmp_path, all_seeds=seeds):
+        for found, alike in zip(rank, (True, True, True, False), strict=True):
+            assert found["error"] <= RELATIVE
+            assert (found["from_alone"] <= RELATIVE) == alike
+            assert (found["balance"] == pytest.approx(found["balance_alone"], rel=RELATIVE)) == alike
 
 
 @pytest.mark.parametrize("ahead", [True, False])
