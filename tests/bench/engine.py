@@ -119,7 +119,9 @@ def border(rounds: int) -> dict[str, float]:  # noqa: C901 - two ways and their 
 
 
 def norm_hooks(rounds: int) -> dict[str, float]:
-    """A small transformer at b = 4 of 128 tokens (the demo's context), N = 4, with each micro-batch's norm, with the default, and with none.
+    """A small transformer at b = 4 of 128 tokens (the demo's context) and N = 4.
+
+    With each micro-batch's norm, with the default, and with none.
 
     All on one engine, whose setting is switched: two copies of a model differ by more than the hooks cost.
     """
