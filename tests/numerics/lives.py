@@ -242,6 +242,15 @@ class Run:
                         value.mul_(0.3)
             raise RuntimeError(NO_MEMORY)
 
+    def tensors(self) -> list[torch.Tensor]:
+        """Parameters and the optimizer's state."""
+        state = self.accumulator.optimizer.state
+        return [
+            tensor.detach()
+            for parameter in self.model.parameters()
+            for tensor in (parameter, *(value for _, value in sorted(state[parameter].items())))
+        ]
+
     def saved(self) -> tuple[bytes, bytes, str]:
         """A checkpoint as its files hold it."""
         settings = Settings(
@@ -269,7 +278,11 @@ def live(
     first_time: dict[int, tuple[dict[str, torch.Tensor], bytes]] = {}
     while index < len(life):
         window = life[index]
+        calm = make()
+        calm.put_back(run.saved())
         check(run, window, total, policy, limit)
+        if window.phase == "optimizer":
+            check_step(run, calm, window)
         state = safetensors.torch.save(run.model.state_dict())
         again = index in first_time
         if again:
@@ -321,6 +334,15 @@ def check(run: Run, window: Window, total: Total, policy: str, limit: float | No
     weighty = [part for part in last_pass if picked(batches, part).weight[:, : columns(run.model)].any()]
     check_recovery(window, result, last_pass if window.phase == "forward" else weighty)
     assert all(parameter.grad is None for parameter in run.model.parameters())
+
+
+def check_step(run: Run, calm: Run, window: Window) -> None:
+    """A step that was made again has left what it leaves where memory suffices, state included."""
+    for group in calm.accumulator.optimizer.param_groups:
+        group["foreach"] = False  # as the second try is made
+    calm.window(dataclasses.replace(window, phase=""), batches_of(window, columns_of_data(run.model)))
+    for one, other in zip(run.tensors(), calm.tensors(), strict=True):
+        assert torch.equal(one, other)
 
 
 def check_recovery(window: Window, result: WindowResult, ran: Sequence[Sequence[int]]) -> None:
