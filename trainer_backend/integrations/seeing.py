@@ -76,6 +76,8 @@ def shifts_labels(module: torch.nn.Module) -> bool:
 
 def coefficient_of(gradient: torch.Tensor, probabilities: torch.Tensor, targets: torch.Tensor) -> float:
     """The usual coefficient of a valid target's loss, from the logits' gradient; 0 where none can be read."""
+    if targets.is_floating_point():  # a regression has no class whose share of the gradient is known
+        return 0.0
     flat = targets.flatten()
     valid = flat != IGNORED
     chosen = flat[valid].unsqueeze(1)
