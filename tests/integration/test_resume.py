@@ -224,7 +224,7 @@ def test_what_was_changed_before_a_checkpoint_at_the_same_border_is_in_it(
         trainer.ask(Pause())
         trainer.wait_for_kind(Paused)
         trainer.ask(SetAccumulation(steps=5))
-        changed = trainer.wait_for_kind(AccumulationChanged)
+        changed = trainer.wait_for_kind(AccumulationChanged, lambda fact: fact.after == 5)
         sent = trainer.send(SaveCheckpoint())
         saved = trainer.wait_for_kind(CheckpointSaved, lambda fact: fact.command_id == sent)
         trainer.kill()

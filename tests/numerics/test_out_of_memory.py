@@ -296,9 +296,13 @@ REAL = """
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux refuses memory at an address-space limit")
 @pytest.mark.parametrize("phase", ["forward", "backward", "optimizer"])
 def test_a_real_allocator_that_refuses_is_survived_in_every_phase(phase: str) -> None:
-    """An address-space limit, so that the CPU allocator itself fails; the result is exact."""
+    """An address-space limit, so that the CPU allocator itself fails; the result is exact.
+
+    One arena: malloc would take from another thread's, whose addresses are counted already.
+    """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(REAL), phase],
-        capture_output=True, text=True, timeout=110, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=110, check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]

@@ -122,13 +122,13 @@ class Lifecycle:
     def signals(self) -> Iterator[None]:
         """Inside, SIGINT and SIGTERM ask for a clean stop; a second one for a stop now."""
         kinds = (signal.SIGINT, signal.SIGTERM)
-        before = [signal.signal(kind, self._signalled) for kind in kinds]
+        before = [(kind, signal.signal(kind, self._signalled)) for kind in kinds]
         if hasattr(signal, "SIGHUP"):  # a terminal that closes is no reason to stop
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            before.append((signal.SIGHUP, signal.signal(signal.SIGHUP, signal.SIG_IGN)))
         try:
             yield
         finally:
-            for kind, handler in zip(kinds, before, strict=True):
+            for kind, handler in before:
                 signal.signal(kind, handler)
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:

@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import textwrap
 import threading
 from pathlib import Path
 
@@ -28,11 +29,15 @@ with RunDirectory(Path(sys.argv[1])).locked():
     time.sleep(60)
 """
 FORK = """
+    there, here = os.pipe()
     if os.fork() == 0:
         sys.stdout = None
         os.close(1)
+        os.write(here, b"!")
         time.sleep(60)
+    os.read(there, 1)
 """
+"""The worker has let go before anybody kills its parent."""
 
 
 def holder(run: RunDirectory, body: str = "pass") -> subprocess.Popen[str]:
@@ -41,7 +46,7 @@ def holder(run: RunDirectory, body: str = "pass") -> subprocess.Popen[str]:
         [
             sys.executable,
             "-c",
-            HOLD.replace("{body}", body.strip().replace("\n    ", "\n        ")),
+            HOLD.replace("{body}", textwrap.indent(textwrap.dedent(body), "    ").strip()),
             str(run.path),
         ],
         cwd=ROOT,
