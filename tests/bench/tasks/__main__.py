@@ -32,19 +32,24 @@ def main() -> None:
         action="store_true",
         help="the process's CPU time, not the wall clock: on a busy machine",
     )
+    parser.add_argument("--rounds", type=int, help="rounds of each case, instead of its own")
     asked = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
     home = Path(tempfile.mkdtemp(prefix="gradacc-bench-"))
     os.environ["GRADACC_HOME"] = str(home)
     warnings.simplefilter("ignore")  # other trainers' advice
     try:
-        result = measure(home, quick=asked.quick, only=asked.only, cpu_time=asked.cpu_time)
+        result = measure(
+            home, quick=asked.quick, only=asked.only, cpu_time=asked.cpu_time, rounds=asked.rounds
+        )
     finally:
         shutil.rmtree(home, ignore_errors=True)
     print(json.dumps(result))
 
 
-def measure(home: Path, *, quick: bool, only: list[str], cpu_time: bool) -> dict[str, object]:
+def measure(
+    home: Path, *, quick: bool, only: list[str], cpu_time: bool, rounds: int | None
+) -> dict[str, object]:
     """All cases."""
     import dataclasses
 
@@ -64,9 +69,12 @@ def measure(home: Path, *, quick: bool, only: list[str], cpu_time: bool) -> dict
             case = dataclasses.replace(  # noqa: PLW2901 - the same, shorter
                 case, prepare=small.prepare, rounds=2, untimed=1, timed=1
             )
+        elif rounds:
+            case = dataclasses.replace(case, rounds=rounds)  # noqa: PLW2901 - likewise
         run = case.runs(home / case.name)
-        result |= compare.measure(case, run, time.process_time if cpu_time else time.perf_counter)
-        print(f"{case.name}: done", file=sys.stderr)
+        found = compare.measure(case, run, time.process_time if cpu_time else time.perf_counter)
+        print(found, file=sys.stderr, flush=True)
+        result |= found
         if case.size == "50ms":
             windows, processes = (2, 1) if quick else (MEMORY_WINDOWS, MEMORY_PROCESSES)
             peaks = [peak_ratio(run, windows) for _ in range(processes)]
