@@ -256,7 +256,7 @@ REAL = """
     accumulator.window([x[:2]])
     right = mean_gradient(model)
     windows = 1
-    for room_mib in range(2, 400, 6):
+    for room_mib in range(2, 300, 2):
         accumulator.micro_batch_ceiling = None
         for group in optimizer.param_groups:
             group["foreach"] = True
