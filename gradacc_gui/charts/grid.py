@@ -147,8 +147,6 @@ class ChartGrid(QWidget):
 
         At least one; just one while the store has more to read.
         """
-        if not self.isVisible():
-            return 0
         if not self.is_due():
             return 0
         began = self._ticked_at = time.perf_counter()
@@ -168,7 +166,9 @@ class ChartGrid(QWidget):
         return drawn
 
     def is_due(self) -> bool:
-        """Whether the next `tick` may draw: while the store is behind, some only read."""
+        """Whether the next `tick` will draw: only what is seen, and seldom while the store is behind."""
+        if not self.isVisible():
+            return False
         behind = self.store is not None and self.store.is_behind
         return not behind or time.perf_counter() - self._ticked_at >= CATCHING_UP_S
 

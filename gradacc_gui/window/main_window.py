@@ -297,8 +297,9 @@ class MainWindow(QMainWindow):
     def _draws(self) -> bool:
         """Whether this beat will draw charts of a run that is behind."""
         charts = self.live.charts
-        behind = self.run is not None and self.run.store.is_behind
-        return behind and charts is not None and charts.is_due()
+        return (
+            self.run is not None and self.run.store.is_behind and charts is not None and bool(charts.is_due())
+        )
 
     def _title(self) -> None:
         title = f"{header_of(self.run).name} · gradacc" if self.run is not None else "gradacc"

@@ -268,3 +268,36 @@ def test_a_tick_waits_for_nothing(make_window: MakeWindow, qtbot: QtBot, ended_r
     assert window.background.is_busy
     gate.append(1.0)
     qtbot.waitUntil(lambda: not window.background.is_busy, timeout=20_000)
+
+
+@pytest.mark.parametrize("tab", ["charts", "results", "log"])
+def test_a_run_that_is_behind_is_read_to_its_end_whatever_is_looked_at(
+    qtbot: QtBot, make_window: MakeWindow, tab: str
+) -> None:
+    """Beats that leave reading to the next one, for a chart's sake, are only those that draw one."""
+    run = write_run(runs_folder(), Plan(steps=4_000, end="finished"))
+    window = make_window()
+    window.open_run(run)
+    window.live.ensure_charts()
+    window.live.show_tab(tab)
+    attached = window.run
+    assert attached is not None
+    assert attached.store.is_behind
+    qtbot.waitUntil(lambda: not attached.store.is_behind, timeout=20_000)
+    assert attached.store.ended is not None
+
+
+@pytest.mark.parametrize("page", ["runs", "settings"])
+def test_a_run_that_is_behind_is_read_while_another_page_is_shown(
+    qtbot: QtBot, make_window: MakeWindow, page: str
+) -> None:
+    """Its state in the header is as new as ever."""
+    run = write_run(runs_folder(), Plan(steps=4_000, end="finished"))
+    window = make_window()
+    window.open_run(run)
+    window.live.ensure_charts()
+    window.show_page(page)
+    attached = window.run
+    assert attached is not None
+    assert attached.store.is_behind
+    qtbot.waitUntil(lambda: not attached.store.is_behind, timeout=20_000)
