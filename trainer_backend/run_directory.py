@@ -169,6 +169,11 @@ def checkpoints_in(folder: Path) -> dict[int, Path]:
     return dict(sorted((int(match[1]), Path(entry.path)) for match, entry in names))
 
 
+def is_readable(path: Path) -> bool:
+    """Whether this user may read a file, or look into a folder."""
+    return os.access(path, os.R_OK | os.X_OK if path.is_dir() else os.R_OK)
+
+
 def private_opener(path: str, flags: int) -> int:
     """For `open`: files that only their owner reads."""
     return os.open(path, flags, 0o600)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from trainer_backend.errors import RunDirectoryError
 from trainer_backend.journal_reader import JournalReader
 from trainer_backend.protocol import CheckpointSaved
-from trainer_backend.run_directory import RunDirectory
+from trainer_backend.run_directory import RunDirectory, checkpoints_in
 
 
 def has_checkpoints(run: RunDirectory) -> bool:
     """Whether a checkpoint lies there that is not set aside; none is opened."""
-    return any(run.checkpoints_path.glob("step-*[0-9]"))
+    return bool(checkpoints_in(run.checkpoints_path))
 
 
 def check_whole(run: RunDirectory) -> None:

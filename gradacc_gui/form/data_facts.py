@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from gradacc_gui.words import tr
+from trainer_backend.run_directory import is_readable
 
 MOST_FILES: Final = 100_000
 LONGEST_LOOK_S: Final = 5.0
@@ -70,11 +71,6 @@ def _exists(path: Path) -> bool:
         return path.exists()
     except OSError:  # a name that the file system cannot even have
         return False
-
-
-def is_readable(path: Path) -> bool:
-    """Whether this user may read a file, or look into a folder."""
-    return os.access(path, os.R_OK | os.X_OK if path.is_dir() else os.R_OK)
 
 
 def _look_at_text(

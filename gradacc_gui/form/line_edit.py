@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import QEvent, QSize, Qt, Signal
 from PySide6.QtGui import QDragEnterEvent, QResizeEvent
-from PySide6.QtWidgets import QLineEdit, QToolButton
+from PySide6.QtWidgets import QLineEdit, QToolButton, QWidget
 
 from gradacc_gui.theme import current_theme, icon, set_role
 from gradacc_gui.words import tr
@@ -52,22 +52,38 @@ class LineEdit(QLineEdit):
         set_role(self, "invalid" if invalid else "")
 
 
-class ClearButton(QToolButton):
+class CloseButton(QToolButton):
+    """A small cross in the theme's muted colour, in a square of `side` pixels."""
+
+    def __init__(self, side: int, tip: str, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        set_role(self, "clear")
+        self.setFixedSize(side, side)
+        self.setIconSize(QSize(12, 12))
+        self.setToolTip(tip)
+        self._draw()
+
+    def _draw(self) -> None:
+        self.setIcon(icon("close", current_theme().muted, 12))
+
+    def changeEvent(self, event: QEvent) -> None:
+        """Draw the icon anew in a new theme."""
+        super().changeEvent(event)
+        if event.type() == QEvent.Type.PaletteChange:
+            self._draw()
+
+
+class ClearButton(CloseButton):
     """Empties its line. Qt's own one sits off the middle under a style sheet."""
 
     def __init__(self, line: LineEdit) -> None:
-        super().__init__(line)
+        super().__init__(20, tr("Clear"), line)
         self._line = line
-        set_role(self, "clear")
-        self.setFixedSize(20, 20)
-        self.setIconSize(QSize(12, 12))
         self.setCursor(Qt.CursorShape.ArrowCursor)
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # Ctrl+A, Delete does the same from the keyboard
         self.setAccessibleName(tr("Clear"))
-        self.setToolTip(tr("Clear"))
         self.clicked.connect(self._clear_line)
         line.textChanged.connect(self._follow)
-        self._draw()
         self._follow(line.text())
 
     def _follow(self, text: str) -> None:
@@ -78,12 +94,3 @@ class ClearButton(QToolButton):
         self._line.clear()
         self._line.edited.emit("")
         self._line.setFocus()
-
-    def _draw(self) -> None:
-        self.setIcon(icon("close", current_theme().muted, 12))
-
-    def changeEvent(self, event: QEvent) -> None:
-        """Draw the icon anew in a new theme."""
-        super().changeEvent(event)
-        if event.type() == QEvent.Type.PaletteChange:
-            self._draw()

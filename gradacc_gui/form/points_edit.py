@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-from PySide6.QtCore import QEvent, QSize, Qt, Signal
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QGridLayout, QToolButton, QVBoxLayout, QWidget
 
-from gradacc_gui.form.line_edit import LineEdit, clean
+from gradacc_gui.form.line_edit import CloseButton, LineEdit, clean
 from gradacc_gui.form.points import wrong_cells
 from gradacc_gui.form.rows import Row, rows_of, text_of_rows
 from gradacc_gui.form.specs import FieldSpec
-from gradacc_gui.theme import current_theme, icon, set_role, space
+from gradacc_gui.theme import space
 from gradacc_gui.window.parts import button, label
 from gradacc_gui.words import tr
 
@@ -147,7 +147,7 @@ class _Row:
         self.cells = [LineEdit() for _ in range(columns)]
         for cell in self.cells:
             cell.edited.connect(lambda _text: tell())
-        self.remove = _RemoveButton()
+        self.remove = CloseButton(28, tr("Remove this row"))
         self.remove.clicked.connect(lambda: remove(self))
 
     def texts(self) -> Row:
@@ -159,22 +159,3 @@ class _Row:
 
     def widgets(self) -> list[QWidget]:
         return [*self.cells, self.remove]
-
-
-class _RemoveButton(QToolButton):
-    def __init__(self) -> None:
-        super().__init__()
-        set_role(self, "clear")
-        self.setFixedSize(28, 28)
-        self.setIconSize(QSize(12, 12))
-        self.setToolTip(tr("Remove this row"))
-        self._draw()
-
-    def _draw(self) -> None:
-        self.setIcon(icon("close", current_theme().muted, 12))
-
-    def changeEvent(self, event: QEvent) -> None:
-        """Draw the icon anew in a new theme."""
-        super().changeEvent(event)
-        if event.type() == QEvent.Type.PaletteChange:
-            self._draw()

@@ -25,7 +25,7 @@ from trainer_backend.protocol import (
     SaveCheckpoint,
     SetAccumulation,
 )
-from trainer_backend.run_directory import RunDirectory
+from trainer_backend.run_directory import RunDirectory, checkpoints_in
 from trainer_backend.trainer import checkpoint
 
 MODULE = Path(__file__).parent.parent / "support" / "diverging_task.py"
@@ -49,7 +49,7 @@ def diverged(folder: Path) -> tuple[RunDirectory, Path]:
 
 def weights(run: RunDirectory) -> dict[str, torch.Tensor]:
     """Of the newest checkpoint."""
-    return checkpoint.read(list(checkpoint.found(run.checkpoints_path).values())[-1]).model
+    return checkpoint.read(list(checkpoints_in(run.checkpoints_path).values())[-1]).model
 
 
 def test_a_run_that_diverged_goes_back_to_its_last_good_checkpoint_by_command(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_step_without_a_checkpoint_is_a_sentence_and_starts_nothing(
     assert f"gradacc resume {run.id} --from-step K" in capsys.readouterr().err
     assert run_here(run, from_step=7) == 2
     assert "no checkpoint of step 7" in events(run, RunFailed)[-1].reason
-    assert list(checkpoint.found(run.checkpoints_path)) == [1, 2, 3, 4]
+    assert list(checkpoints_in(run.checkpoints_path)) == [1, 2, 3, 4]
 
 
 def test_a_live_run_goes_back_by_command_and_no_second_trainer_is_started(

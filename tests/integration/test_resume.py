@@ -30,7 +30,7 @@ from trainer_backend.protocol import (
     SettingChanged,
     Warned,
 )
-from trainer_backend.run_directory import RunDirectory
+from trainer_backend.run_directory import RunDirectory, checkpoints_in
 from trainer_backend.trainer import checkpoint
 
 MODULE = Path(__file__).parent.parent / "support" / "exact_task.py"
@@ -62,7 +62,7 @@ def make(folder: Path, *tables: dict[str, Any], **options: int) -> RunDirectory:
 
 def end_state(run: RunDirectory) -> dict[str, torch.Tensor]:
     """Every tensor of the last checkpoint."""
-    step, path = list(checkpoint.found(run.checkpoints_path).items())[-1]
+    step, path = list(checkpoints_in(run.checkpoints_path).items())[-1]
     saved = checkpoint.read(path)
     where = {"step": torch.tensor(step), "samples": torch.tensor(saved.state["samples_seen"])}
     return where | saved.model | saved.training
@@ -169,7 +169,7 @@ def test_a_window_that_ran_out_of_memory_before_the_kill_is_split_again(
     run = make(tmp_path / "killed", {"data": {"num_workers": 0}}, full_at=FULL_AT, kill_step=kill_step)
     with Trainer(run) as trainer:
         assert trainer.wait() == -9
-    assert list(checkpoint.found(run.checkpoints_path)) == [2]
+    assert list(checkpoints_in(run.checkpoints_path)) == [2]
     set_recipe(run, **{"task.options.full_at": 0, "task.options.kill_step": 0})
     assert run_here(run) == 0
     assert events(run, RunStarted, attempt=2)[0].from_step == 2
@@ -196,7 +196,7 @@ def test_a_declined_replay_keeps_the_checkpoints_own_settings(tmp_path: Path) ->
     """Without replay the run goes on under the N that the checkpoint has."""
     run = make(tmp_path, {"data": {"num_workers": 0}}, ask_at=ASK_AT, stop_at=11)
     assert run_here(run) == 0
-    for step, path in checkpoint.found(run.checkpoints_path).items():
+    for step, path in checkpoints_in(run.checkpoints_path).items():
         if step > 2:  # as if the run had been killed before they were saved
             shutil.rmtree(path)
     set_recipe(run, **{"task.options.ask_at": 0, "task.options.stop_at": 0})
@@ -229,7 +229,7 @@ def test_what_was_changed_before_a_checkpoint_at_the_same_border_is_in_it(
         saved = trainer.wait_for_kind(CheckpointSaved, lambda fact: fact.command_id == sent)
         trainer.kill()
     assert changed.step == saved.step + 1
-    newest = checkpoint.found(run.checkpoints_path)[saved.step]
+    newest = checkpoints_in(run.checkpoints_path)[saved.step]
     attempt, seq = checkpoint.read_state(newest)["standing"]["journal"]
     of_change = next(record.seq for record in records(run) if record.event == changed)
     of_saved = next(record.seq for record in records(run) if record.event == saved)
@@ -263,7 +263,7 @@ def test_a_longer_run_goes_on_from_its_end(tmp_path: Path) -> None:
 
 def damage(run: RunDirectory, how: str) -> None:
     """Spoil the newest checkpoint."""
-    newest = list(checkpoint.found(run.checkpoints_path).values())[-1]
+    newest = list(checkpoints_in(run.checkpoints_path).values())[-1]
     path = newest / checkpoint.MODEL
     if how == "truncated":
         path.write_bytes(path.read_bytes()[:100])
@@ -308,7 +308,7 @@ def test_when_every_checkpoint_is_damaged_the_last_says_what_to_do(tmp_path: Pat
     """One warning for each that had an older one, and no restart from nothing."""
     run = make(tmp_path, {"run": {"max_samples": 48}, "data": {"num_workers": 0}})
     assert run_here(run) == 0
-    paths = checkpoint.found(run.checkpoints_path)
+    paths = checkpoints_in(run.checkpoints_path)
     for path in paths.values():
         (path / checkpoint.MODEL).write_bytes(b"")
     assert run_here(run) == 1
@@ -323,7 +323,7 @@ def test_a_checkpoint_that_does_not_fit_is_a_sentence_and_stays(tmp_path: Path) 
     """No restart from nothing, and the directory as it was."""
     run = make(tmp_path, {"run": {"max_samples": 24}, "data": {"num_workers": 0}})
     assert run_here(run) == 0
-    for path in checkpoint.found(run.checkpoints_path).values():
+    for path in checkpoints_in(run.checkpoints_path).values():
         saved = checkpoint.read(path)
         saved.model["0.weight"] = torch.zeros(3, 3)
         checkpoint.write(run.checkpoints_path, saved.state["step"], saved)

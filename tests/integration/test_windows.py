@@ -18,7 +18,7 @@ from trainer_backend.protocol import (
     RunFinished,
     SettingChanged,
 )
-from trainer_backend.run_directory import RunDirectory
+from trainer_backend.run_directory import RunDirectory, checkpoints_in
 
 TWO_EPOCHS = {"run": {"epochs": 2}}
 
@@ -322,5 +322,5 @@ def test_weight_decay_and_clipping_act_once_a_window(
 def _weight(run: RunDirectory) -> float:
     from trainer_backend.trainer import checkpoint
 
-    newest = list(checkpoint.found(run.checkpoints_path).values())[-1]
+    newest = list(checkpoints_in(run.checkpoints_path).values())[-1]
     return float(checkpoint.read(newest).model["w"])

@@ -20,6 +20,7 @@ from torch.nn import functional
 from trainer_backend.engine import checkpoint_modules
 from trainer_backend.errors import UsageError
 from trainer_backend.kinds import LanguageModelData, LanguageModelTask
+from trainer_backend.run_directory import is_readable
 from trainer_backend.tasks import Datasets, LossTerm
 from trainer_backend.tasks.built_in import BuiltIn
 
@@ -158,11 +159,6 @@ def _files(root: Path | None, data: LanguageModelData) -> Iterator[tuple[str, Pa
     else:
         message = f"data.path = {data.path}: there is no such file or folder ({root}). Check the path."
         raise UsageError(message)
-
-
-def is_readable(path: Path) -> bool:
-    """Whether this user may read a file, or look into a folder."""
-    return os.access(path, os.R_OK | os.X_OK if path.is_dir() else os.R_OK)
 
 
 def _walk(

@@ -124,11 +124,6 @@ def _sha256(path: Path) -> str:
 # ------------------------------------------------------------------------------------ reading
 
 
-def found(folder: Path) -> dict[int, Path]:
-    """The checkpoints that lie in `folder`, by step, the newest last; none is opened."""
-    return checkpoints_in(folder)
-
-
 def read_state(path: Path) -> dict[str, Any]:
     """A checkpoint's plain values. Raises CheckpointError."""
     try:
@@ -196,7 +191,7 @@ def _load(path: Path) -> dict[str, torch.Tensor]:
 
 def keep_newest(folder: Path, keep: int) -> None:
     """Remove all but the newest `keep`, what a roll-back left behind, and what was never finished."""
-    for path in list(found(folder).values())[:-keep]:
+    for path in list(checkpoints_in(folder).values())[:-keep]:
         shutil.rmtree(path, ignore_errors=True)
     for entry in os.scandir(folder):
         if _SUPERSEDED.match(entry.name) or (
@@ -207,7 +202,7 @@ def keep_newest(folder: Path, keep: int) -> None:
 
 def supersede_after(folder: Path, step: int) -> None:
     """Set checkpoints after `step` aside, so that no resume takes them; the next save removes them."""
-    for later, path in found(folder).items():
+    for later, path in checkpoints_in(folder).items():
         if later > step:
             aside = path.with_name(f"{path.name}.superseded")
             shutil.rmtree(aside, ignore_errors=True)

@@ -9,7 +9,7 @@ import msgspec
 
 from trainer_backend.config import CheckpointSection
 from trainer_backend.protocol import AnyEvent, CheckpointSaved, PhaseEntered, Scalar, Warned
-from trainer_backend.run_directory import RunDirectory
+from trainer_backend.run_directory import RunDirectory, checkpoints_in
 from trainer_backend.trainer import checkpoint
 from trainer_backend.trainer.assembly import Parts
 from trainer_backend.trainer.checkpoint import CheckpointError, CheckpointMisfitError
@@ -39,7 +39,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Steps that lie on disk, the newest last; any thread."""
-        return list(checkpoint.found(self.run.checkpoints_path))
+        return list(checkpoints_in(self.run.checkpoints_path))
 
     # -------------------------------------------------------------------------------- saving
 
@@ -103,14 +103,14 @@ class Checkpoints:
     def go_back(self, parts: Parts, step: int) -> Standing:
         """Take up the checkpoint of `step`, and set later ones aside. Raises GradaccError."""
         self.run.check_checkpoint(step)
-        path = checkpoint.found(self.run.checkpoints_path)[step]
+        path = checkpoints_in(self.run.checkpoints_path)[step]
         standing = self._take_up(parts, step, checkpoint.read(path))
         checkpoint.supersede_after(self.run.checkpoints_path, step)
         return standing
 
     def resume(self, parts: Parts) -> Standing | None:
         """Take the newest good checkpoint up; None when none was ever saved. Raises CheckpointError."""
-        paths = list(reversed(checkpoint.found(self.run.checkpoints_path).items()))
+        paths = list(reversed(checkpoints_in(self.run.checkpoints_path).items()))
         for step, path in paths:
             try:
                 return self._take_up(parts, step, checkpoint.read(path))
@@ -129,7 +129,7 @@ class Checkpoints:
 
     def roll_back(self, parts: Parts, step: int | None) -> bool:
         """Go back to the checkpoint of `step`, or to the newest good one; False when none can be read."""
-        for found, path in reversed(checkpoint.found(self.run.checkpoints_path).items()):
+        for found, path in reversed(checkpoints_in(self.run.checkpoints_path).items()):
             if step is not None and found != step:
                 continue
             try:

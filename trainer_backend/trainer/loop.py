@@ -215,9 +215,7 @@ class Loop:
     def _stopped(self) -> RunStopped:
         reason = self._steering.stopping
         self._heard()
-        with suppress(
-            StopNow
-        ):  # the last window's micro-batches may be told only now, and stop the run again
+        with suppress(StopNow):  # the last window's micro-batches may be told only now, and stop it again
             self._engine.settle()
         self._checkpoints.save(self._parts, unless_saved=True)
         return RunStopped(step=self._engine.step, samples_seen=self._engine.samples_seen, reason=reason)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from trainer_backend.run_directory import checkpoints_in
 from trainer_backend.trainer import checkpoint
 from trainer_backend.trainer.checkpoint import CheckpointError, Saved
 
@@ -36,7 +37,7 @@ def test_a_step_may_be_saved_again(tmp_path: Path) -> None:
     checkpoint.write(tmp_path, 7, saved(1.0))
     path, _ = checkpoint.write(tmp_path, 7, saved(2.0))
     assert checkpoint.read(path).model["head"][0, 0] == 2.0
-    assert list(checkpoint.found(tmp_path)) == [7]
+    assert list(checkpoints_in(tmp_path)) == [7]
 
 
 @pytest.mark.parametrize("name", [checkpoint.MODEL, checkpoint.TRAINING, checkpoint.STATE])
@@ -81,11 +82,11 @@ def test_after_a_roll_back_later_checkpoints_are_set_aside(tmp_path: Path) -> No
     for step in (1, 5, 9):
         checkpoint.write(tmp_path, step, saved())
     checkpoint.supersede_after(tmp_path, 1)
-    assert list(checkpoint.found(tmp_path)) == [1]
+    assert list(checkpoints_in(tmp_path)) == [1]
     assert len(list(tmp_path.iterdir())) == 3
     checkpoint.write(tmp_path, 2, saved())
     checkpoint.keep_newest(tmp_path, 3)
-    assert list(checkpoint.found(tmp_path)) == [1, 2]
+    assert list(checkpoints_in(tmp_path)) == [1, 2]
     assert len(list(tmp_path.iterdir())) == 2
 
 
