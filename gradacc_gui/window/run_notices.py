@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QPushButton, QVBoxLayout, QWidget
 from gradacc_gui import words
 from gradacc_gui.session.launch import last_lines
 from gradacc_gui.session.runs import disk_problem
-from gradacc_gui.theme import space
+from gradacc_gui.theme import set_role, space
 from gradacc_gui.window.attachment import Attachment
 from gradacc_gui.window.numbers import count
 from gradacc_gui.window.parts import Notice, button
@@ -46,11 +46,13 @@ class RunNotices(QWidget):
         self._attempt = 0
         self._good_step: int | None = None
         self.go_back: dict[Notice, QPushButton] = {}
+        self.resume: dict[Notice, QPushButton] = {}
         for notice in (self.interrupted, self.failed):
             notice.buttons.addWidget(button(tr("Show the log"), clicked=self.log_asked.emit))
             self.go_back[notice] = button(tr("Go back and resume"), clicked=self._ask_to_go_back)
             notice.buttons.addWidget(self.go_back[notice])
-            notice.buttons.addWidget(button(tr("Resume"), role="primary", clicked=self.resume_asked.emit))
+            self.resume[notice] = button(tr("Resume"), role="primary", clicked=self.resume_asked.emit)
+            notice.buttons.addWidget(self.resume[notice])
         self._all = (
             *(self.interrupted, self.failed, self.paused),
             *(self.disk, self.problem, self.error, self.memory, self.warning),
@@ -95,9 +97,14 @@ class RunNotices(QWidget):
         if self._good_step is not None:
             self.go_back_asked.emit(self._good_step)
 
-    def _offer(self, step: int | None) -> None:
-        """The checkpoint that can be gone back to, without what was changed after it."""
+    def _offer(self, step: int | None, *, leads: bool) -> None:
+        """The checkpoint that can be gone back to, without what was changed after it.
+
+        It leads after a divergence: the newest checkpoint may lie behind its beginning.
+        """
         self._good_step = step
+        set_role(self.go_back[self.failed], "primary" if leads else "")
+        set_role(self.resume[self.failed], "" if leads else "primary")
         for offer in self.go_back.values():
             if step is not None:
                 offer.setText(tr("Go back to step {step} and resume").format(step=count(step)))
@@ -113,7 +120,8 @@ class RunNotices(QWidget):
         elif state == "paused" and self.paused.isHidden():
             self.paused.say(tr("Paused: the model stays in memory; nothing is computed until you resume."))
         if state in ("interrupted", "failed"):
-            self._offer(run.good_step)
+            diverged = run.failure is not None and run.failure.code == "non-finite-in-a-row"
+            self._offer(run.good_step, leads=diverged and run.good_step is not None)
         self.interrupted.setVisible(state == "interrupted")
         self.failed.setVisible(state == "failed")
         self.paused.setVisible(state == "paused")

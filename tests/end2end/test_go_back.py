@@ -41,6 +41,8 @@ def test_a_run_that_diverged_is_offered_its_last_good_checkpoint_and_goes_on_fro
     (failed,) = events(run, RunFailed)
     assert failed.code == "non-finite-in-a-row"
     assert offer.text() == "Go back to step 2 and resume"
+    hand.wait(lambda: offer.property("role") == "primary")  # the newest checkpoint lies behind the divergence
+    assert notices.resume[notices.failed].property("role") == ""
     menu = window.live.side.buttons.roll_back_menu
     assert menu.isEnabled()
     assert [action.text() for action in menu.actions()] == ["step 4", "step 3", "step 2", "step 1"]
