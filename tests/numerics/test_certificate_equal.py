@@ -414,7 +414,8 @@ def test_a_real_allocation_failure_ends_in_a_certificate(tmp_path: Path) -> None
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, timeout=100, check=False,
-        cwd=root, env={"PYTHONPATH": str(root), "PATH": "", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"},
+        cwd=root, env={"PYTHONPATH": str(root), "PATH": "", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1",
+             "MALLOC_MMAP_THRESHOLD_": "65536"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     verdict, samples, partition = done.stdout.split()
