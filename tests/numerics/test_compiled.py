@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,10 @@ from tests.support.trainers import Trainer, events, make_run
 from trainer_backend.protocol import OptimizerStepMeasured, RunFinished, Warned
 
 MODULE = Path(__file__).parent.parent / "support" / "compiled_task.py"
+CAN_COMPILE = (
+    bool(shutil.which("c++") or shutil.which("g++"))
+    and (Path(sysconfig.get_path("include")) / "Python.h").is_file()
+)
 
 
 def steps_of(folder: Path, *, compiled: bool) -> tuple[list[OptimizerStepMeasured], list[Warned]]:
@@ -34,7 +39,7 @@ def steps_of(folder: Path, *, compiled: bool) -> tuple[list[OptimizerStepMeasure
     return events(run, OptimizerStepMeasured), warned
 
 
-@pytest.mark.skipif(not (shutil.which("c++") or shutil.which("g++")), reason="compiles C++ on a CPU")
+@pytest.mark.skipif(not CAN_COMPILE, reason="compiles C++ against Python's headers on a CPU")
 def test_a_compiled_run_has_the_same_gradients_and_tells_a_new_shape(tmp_path: Path) -> None:
     """fp64, N = 2: losses and norms at 1e-12; the third window compiles again, the fourth does not."""
     plain, silent = steps_of(tmp_path / "plain", compiled=False)
