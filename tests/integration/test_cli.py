@@ -199,7 +199,9 @@ def test_a_closed_pipe_leaves_the_run_alone(gradacc: Gradacc) -> None:
 
 def test_a_hang_up_leaves_the_run_alone(gradacc: Gradacc) -> None:
     """The terminal is closed over it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup, and pass it on
     process = gradacc.start("run", "long.toml", start_new_session=True)
+    signal.signal(signal.SIGHUP, before)
     run = the_run()
     stepping(run)
     os.killpg(process.pid, signal.SIGHUP)
