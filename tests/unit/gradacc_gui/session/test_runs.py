@@ -312,7 +312,7 @@ def test_a_journal_without_a_wal_in_a_read_only_place_is_read_too(sealed: bool) 
             "damaged or half copied",
         ),
         (
-            lambda run: (run.journal_path.unlink(), (run.checkpoints_path / "step-4").mkdir()),
+            lambda run: (run.journal_path.unlink(), (run.checkpoints_path / "step-000000004").mkdir()),
             "has checkpoints but no run.sqlite",
         ),
         (lambda run: (run.journal_path.unlink(), run.inbox_path.rmdir()), "neither a journal nor an inbox"),
@@ -344,7 +344,7 @@ def test_files_among_the_runs_are_no_runs() -> None:
 def test_a_deleted_run_leaves_what_is_not_gradacc_s() -> None:
     """A file of the user's in it stays, and so does its folder."""
     run = written(end="finished")
-    (run.checkpoints_path / "step-4").mkdir()
+    (run.checkpoints_path / "step-000000004").mkdir()
     other = written(end="finished", name="other")
     (other.path / "notes.txt").write_text("mine")
 
