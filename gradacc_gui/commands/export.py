@@ -14,12 +14,12 @@ from typing import Any, Protocol, TypeAlias, get_args, get_origin, get_type_hint
 
 from gradacc_gui.commands.published import published_and_here
 from gradacc_gui.commands.superseding import borders, is_superseded
-from gradacc_gui.form.published import Difference
 from gradacc_gui.session.following import slices
 from gradacc_gui.session.runs import open_journal
 from trainer_backend.errors import UsageError
 from trainer_backend.journal import columns
 from trainer_backend.protocol import Event, plain
+from trainer_backend.published import Difference
 from trainer_backend.run_directory import find_run
 
 FACT_COLUMNS = ("seq", "attempt", "at", "type", "body")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 from gradacc_gui.commands.superseding import borders, is_superseded
-from gradacc_gui.form.published import Difference
 from gradacc_gui.window.as_run import published_beside
 from gradacc_gui.window.in_force import InForce
 from trainer_backend.errors import UsageError
 from trainer_backend.journal_reader import JournalReader
 from trainer_backend.journal_rows import event_of
 from trainer_backend.protocol import EvaluationMeasured
+from trainer_backend.published import Difference
 from trainer_backend.recipe import load_recipe
 from trainer_backend.run_directory import RunDirectory
 
@@ -38,15 +36,3 @@ def _newest_evaluation(reader: JournalReader) -> EvaluationMeasured | None:
             return event
         row = reader.newest(EvaluationMeasured, before=row[0])
     return None
-
-
-def lines(source: str, differences: Iterable[Difference]) -> Iterator[str]:
-    """A table for a person; nothing where nothing was published."""
-    rows = [(entry.title, entry.published, entry.here) for entry in differences]
-    if not rows:
-        return
-    yield f"As published{f' ({source})' if source else ''}, and as run here:"
-    table = [("", "as published", "as run here"), *rows]
-    widths = [max(len(row[column]) for row in table) for column in range(3)]
-    for row in table:
-        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -13,13 +13,13 @@ from gradacc_gui.form.estimate import in_steps, steps_for
 from gradacc_gui.form.factors import BATCH_PATH, N_PATH, SCHEDULE_PATH, Factors
 from gradacc_gui.form.field_view import ChoiceView, FieldView
 from gradacc_gui.form.flow import PanelFlow
-from gradacc_gui.form.published import Difference, compare
 from gradacc_gui.form.published_panel import PublishedPanel
 from gradacc_gui.form.section_panel import SectionPanel
 from gradacc_gui.form.specs import ABSENT, FieldSpec, kind_spec
 from gradacc_gui.words import tr
 from trainer_backend.config import RunConfig
 from trainer_backend.kinds import KINDS
+from trainer_backend.published import Difference, compare
 
 KIND = "task.kind"
 
@@ -134,7 +134,7 @@ class FieldsArea(PanelFlow):
     ) -> None:
         """What the typed values amount to, and what was published, beside the fields."""
         published = draft.published()
-        differences = compare(published, draft.specs, _values_here(draft, factors))
+        differences = compare(published, draft.kind, _values_here(draft, factors))
         self.published.show_published(published, differences, factors.effective)
         differing = {entry.path: entry for entry in differences if not entry.same}
         for view in self.views():

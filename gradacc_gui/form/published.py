@@ -1,15 +1,10 @@
-"""What was published beside what is run here, and rules that carry a learning rate over. No Qt."""
+"""Rules that carry a published learning rate over to the effective batch here. No Qt."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias
-
-import msgspec
-
-from gradacc_gui.form.specs import FieldSpec, text_of
-from trainer_backend.config_check import show
 
 Rule: TypeAlias = Literal["none", "sqrt", "linear"]
 RULES: Final[Mapping[Rule, str]] = {
@@ -19,64 +14,6 @@ RULES: Final[Mapping[Rule, str]] = {
 }
 """κ is the effective batch here over the published one. Linear: Goyal et al. 2017, section 2.1, for SGD;
 square root: Krizhevsky 2014 (arXiv 1404.5997); Malladi et al. 2022 (arXiv 2205.10287) for Adam."""
-
-
-class Difference(msgspec.Struct, frozen=True):
-    """One published value beside what is run here."""
-
-    path: str
-    title: str
-    published: str
-    here: str
-    same: bool
-
-
-def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The published values by their recipe paths ("optimizer.learning_rate"), in order."""
-    for key, value in table.items():
-        path = f"{prefix}{key}"
-        if isinstance(value, Mapping) and not prefix:
-            yield from leaves(value, f"{path}.")
-        elif prefix:
-            yield path, value
-
-
-def compare(
-    published: Mapping[str, Any], specs: Mapping[str, FieldSpec], here: Mapping[str, Any]
-) -> list[Difference]:
-    """Every published value beside the one here; `here` maps paths to values, where a field has one."""
-    found = []
-    for path, value in leaves(published):
-        spec = specs.get(path)
-        title = spec.title if spec else path.rpartition(".")[2].replace("_", " ")
-        mine = here.get(path)
-        found.append(
-            Difference(
-                path=path,
-                title=title,
-                published=_text(spec, value),
-                here="–" if mine is None else _text(spec, mine),
-                same=mine is not None and _same(mine, value),
-            )
-        )
-    return found
-
-
-def _text(spec: FieldSpec | None, value: Any) -> str:  # noqa: ANN401 - plain data
-    if spec is not None and spec.shape in ("number", "pair") and not isinstance(value, str):
-        try:
-            return text_of(spec, value)
-        except TypeError:  # published in another shape: a number where we have two
-            return show(value)
-    return value if isinstance(value, str) else show(value)
-
-
-def _same(one: Any, other: Any) -> bool:  # noqa: ANN401 - plain data
-    if isinstance(one, float | int) and isinstance(other, float | int):
-        return math.isclose(one, other, rel_tol=1e-12)
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
-    return bool(one == other)
 
 
 def effective_batch_of(published: Mapping[str, Any]) -> int | None:

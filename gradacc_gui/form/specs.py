@@ -19,6 +19,7 @@ from msgspec import inspect
 from gradacc_gui.form.rows import rows_of, text_of_rows
 from trainer_backend.config import KINDS, Section
 from trainer_backend.config_check import bare, fields, metadata, section_types
+from trainer_backend.published import number_text
 
 Shape: TypeAlias = Literal["integer", "number", "text", "choice", "flag", "list", "pair", "table", "points"]
 """list: texts; pair: a fixed number of numbers; table: free keys, as TOML; points: a list of small tables."""
@@ -229,14 +230,6 @@ def value_of(spec: FieldSpec, text: str) -> Any:  # noqa: ANN401 - plain data
             return read_table(text)
         case _:
             return text
-
-
-def number_text(value: Any) -> str:  # noqa: ANN401 - plain data
-    """A number in few characters: 0.001, 3e-4, 1e-8."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
-    text = repr(value)
-    return re.sub(r"e([+-])0*(\d)", r"e\1\2", text).replace("e+", "e").removesuffix(".0")
 
 
 def read_number(text: str) -> int | float | str:

@@ -11,6 +11,8 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QLabel, QVBoxLay
 from gradacc_gui.theme import set_role, space
 from gradacc_gui.verify.scale import ErrorScale
 from gradacc_gui.window.parts import ElidedLabel, IconLabel, Panel, label, rule
+from gradacc_gui.window.results_numbers import show_published
+from gradacc_gui.window.small_table import SmallTable
 from gradacc_gui.words import tr
 from trainer_backend.verify import words
 from trainer_backend.verify.report import Comparison, Culprit, VerifyReport
@@ -39,6 +41,8 @@ class ReportView(QWidget):
         if report.culprits:
             left.addWidget(Culprits(report))
         left.addWidget(Comparisons(report))
+        if report.published:
+            left.addWidget(Published(report))
         left.addStretch(1)
         right.addWidget(WorstLayers(report))
         right.addWidget(Facts(report))
@@ -206,6 +210,16 @@ def _cell(text: str, numeric: bool, role: str) -> QLabel:
     side = Qt.AlignmentFlag.AlignRight if numeric else Qt.AlignmentFlag.AlignLeft
     made.setAlignment(side | Qt.AlignmentFlag.AlignVCenter)
     return made
+
+
+class Published(Panel):
+    """What the recipe says was published beside what it asks for; what differs stands out."""
+
+    def __init__(self, report: VerifyReport) -> None:
+        super().__init__(tr("As published, and as run here"), report.published_source)
+        table = SmallTable(tr("As published, and as run here"))
+        show_published(table, report.published)
+        self.body.addWidget(table)
 
 
 class WorstLayers(Panel):

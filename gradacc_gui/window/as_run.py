@@ -6,11 +6,10 @@ from typing import Any
 
 import msgspec
 
-from gradacc_gui.form.published import Difference, compare
-from gradacc_gui.form.specs import all_specs
 from gradacc_gui.window.steering import Settings
 from trainer_backend.config import RunConfig
 from trainer_backend.protocol import EvaluationMeasured
+from trainer_backend.published import Difference, compare, values_of
 
 
 def published_beside(
@@ -20,21 +19,13 @@ def published_beside(
     if config is None:
         return []
     published = msgspec.to_builtins(config.published)
-    return compare(published, all_specs(config.kind), _here(config, settings, measured))
+    return compare(published, config.kind, _here(config, settings, measured))
 
 
 def _here(
     config: RunConfig, settings: Settings | None, measured: EvaluationMeasured | None
 ) -> dict[str, Any]:
-    tables = msgspec.to_builtins(config)
-    here = {
-        f"{section}.{name}": value
-        for section, table in tables.items()
-        if section != "published"
-        for name, value in table.items()
-    }
-    here["accumulation.gradient_accumulation_steps"] = config.accumulation_steps
-    here["accumulation.effective_batch_size"] = config.effective_batch
+    here = values_of(config)
     if settings is not None:  # a person may have changed these while it ran
         batch = settings.micro_batch_size * settings.accumulation_steps * settings.world_size
         here["accumulation.micro_batch_size"] = settings.micro_batch_size

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from gradacc_gui.form.published import Difference
 from gradacc_gui.window.as_run import published_beside
 from gradacc_gui.window.attachment import Attachment
 from gradacc_gui.window.evaluations import Evaluation
@@ -13,6 +13,7 @@ from gradacc_gui.window.parts import Panel, label, put
 from gradacc_gui.window.small_table import Cell, SmallTable
 from gradacc_gui.words import tr
 from trainer_backend.protocol import EvaluationMeasured
+from trainer_backend.published import Difference
 
 MOST_METRICS: Final = 60
 """Rows; a metric for each of a thousand classes belongs into a table."""
@@ -95,9 +96,14 @@ class PublishedPanel(Panel):
         source = run.config.published.source if run.config is not None else ""
         put(self.source, source)
         self.source.setVisible(bool(source))
-        header = ("", tr("as published"), tr("as run here"))
-        self.table.show_rows(header, [_row(difference) for difference in differences])
+        show_published(self.table, differences)
         self.setVisible(bool(differences))
+
+
+def show_published(table: SmallTable, differences: Sequence[Difference]) -> None:
+    """Each published value beside the one here; what differs stands out."""
+    header = ("", tr("as published"), tr("as run here"))
+    table.show_rows(header, [_row(difference) for difference in differences])
 
 
 def _row(difference: Difference) -> tuple[Cell, Cell, Cell]:

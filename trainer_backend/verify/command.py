@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, TextIO
 import msgspec
 
 from trainer_backend.errors import GradaccError, UsageError
+from trainer_backend.published import lines, published_beside
 from trainer_backend.verify import words
 from trainer_backend.verify.report import (
     AnyMessage,
@@ -193,8 +194,9 @@ def make(recipe: Recipe, options: argparse.Namespace, out: Out) -> VerifyReport:
     report = certify(subject, steps=steps, expected=config.accumulation.verdict, tell=out.tell)
     name = config.run.name or Path(options.recipe).name
     return msgspec.structs.replace(
-        report, recipe=name, kind=config.kind, remarks=(*report.remarks, *dict.fromkeys(warned))
-    )
+        report, recipe=name, kind=config.kind, remarks=(*report.remarks, *dict.fromkeys(warned)),
+        published_source=config.published.source, published=tuple(published_beside(config)),
+    )  # fmt: skip
 
 
 def _own_steps(steps: int) -> tuple[int, ...]:
@@ -218,23 +220,25 @@ def _check_target(path: Path) -> None:
 
 def text(report: VerifyReport) -> str:
     """A certificate for a terminal."""
-    lines = [f"{report.recipe}: {words.headline(report)}", words.meaning(report), ""]
+    said = [f"{report.recipe}: {words.headline(report)}", words.meaning(report), ""]
     for entry in report.culprits:
         sentence, remedy = words.culprit(entry)
-        lines += [
+        said += [
             f"  {sentence}",
             *([f"    in: {', '.join(entry.where)}"] if entry.where else []),
             f"    {remedy}",
         ]
-    lines += [f"  note: {words.remark(entry)}" for entry in report.remarks]
+    said += [f"  note: {words.remark(entry)}" for entry in report.remarks]
     if report.culprits or report.remarks:
-        lines.append("")
-    lines.append(
+        said.append("")
+    said.append(
         f"  {'N':>4}  {'micro-batches':<24} {'cut':<24} {'precision':<9} {'error':>8} {'limit':>8}  holds"
     )
     for row in report.comparisons:
-        lines.append(
+        said.append(
             f"  {row.steps:>4}  {words.sizes(row)[:24]:<24} {words.FOLDS[row.fold]:<24} {row.precision:<9} "
             f"{words.small(row.error):>8} {words.small(row.limit):>8}  {words.holds(row)}"
         )
-    return "\n".join(lines)
+    if report.published:
+        said += ["", *lines(report.published_source, report.published)]
+    return "\n".join(said)

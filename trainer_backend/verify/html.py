@@ -49,6 +49,7 @@ def page(report: VerifyReport, tr: words.Translate = words.english) -> str:
         _culprits(report, tr),
         _comparisons(report, tr),
         _layers(report, tr),
+        _published(report, tr),
         _facts(report, tr),
         _remarks(report, tr),
         "</main></body></html>\n",
@@ -133,6 +134,22 @@ def _layers(report: VerifyReport, tr: words.Translate) -> str:
         f"<section><h2>{escape(title)}</h2><table><tr><th>{escape(tr('layer'))}</th>"
         f"<th class='n'>{escape(tr('error'))}</th><th class='n'>α</th>"
         f"<th class='n'>{escape(tr('cosine'))}</th></tr>{rows}</table></section>"
+    )
+
+
+def _published(report: VerifyReport, tr: words.Translate) -> str:
+    if not report.published:
+        return ""
+    rows = "".join(
+        f"<tr><td>{escape(entry.title)}</td><td>{escape(entry.published)}</td>"
+        f"<td class='{'' if entry.same else 'per-micro-batch'}'>{escape(entry.here)}</td></tr>"
+        for entry in report.published
+    )
+    source = f"<p class='muted'>{escape(report.published_source)}</p>" if report.published_source else ""
+    return (
+        f"<section><h2>{escape(tr('As published, and as run here'))}</h2>{source}<table><tr><th></th>"
+        f"<th>{escape(tr('as published'))}</th><th>{escape(tr('as run here'))}</th></tr>"
+        f"{rows}</table></section>"
     )
 
 

@@ -10,6 +10,8 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from trainer_backend.published import Difference as Published
+
 Verdict: TypeAlias = Literal["equal", "per-micro-batch", "not-equal"]
 Precision: TypeAlias = Literal["fp64", "fp32", "bf16", "fp16"]
 Fold: TypeAlias = Literal["one", "equal", "ragged", "tail", "clip", "out-of-memory"]
@@ -157,6 +159,9 @@ class VerifyReport(Message, frozen=True, kw_only=True):
     comparisons: tuple[Comparison, ...] = ()
     culprits: tuple[Culprit, ...] = ()
     remarks: tuple[Remark, ...] = ()
+    published_source: str = ""
+    published: tuple[Published, ...] = ()
+    """What the recipe says was published beside what it asks for."""
 
     @property
     def as_declared(self) -> bool:

@@ -6,8 +6,8 @@ import pytest
 
 from gradacc_gui.form.draft import Draft
 from gradacc_gui.form.factors import BATCH_PATH, N_PATH, Factors, converted
-from gradacc_gui.form.published import compare, effective_batch_of, learning_rate_of, leaves, scaled
-from gradacc_gui.form.specs import all_specs
+from gradacc_gui.form.published import effective_batch_of, learning_rate_of, scaled
+from trainer_backend.published import compare, leaves
 
 PUBLISHED = {
     "source": "a paper",
@@ -31,7 +31,7 @@ def test_published_values_are_told_by_their_recipe_paths() -> None:
 def test_each_published_value_stands_beside_the_one_here() -> None:
     """With whether they are the same; what has no field here is shown too."""
     here = {"optimizer.name": "adamw", "optimizer.learning_rate": 0.001, "optimizer.betas": (0.9, 0.95)}
-    rows = {entry.path: entry for entry in compare(PUBLISHED, all_specs("language-model"), here)}
+    rows = {entry.path: entry for entry in compare(PUBLISHED, "language-model", here)}
     assert (rows["optimizer.name"].published, rows["optimizer.name"].here) == ("lamb", "adamw")
     assert rows["optimizer.learning_rate"].same
     assert rows["optimizer.betas"].same

@@ -13,7 +13,6 @@ from gradacc_gui.form.specs import (
     ABSENT,
     FieldSpec,
     all_specs,
-    number_text,
     read_number,
     text_of,
     toml_fault,
@@ -21,6 +20,7 @@ from gradacc_gui.form.specs import (
 )
 from trainer_backend.config import KINDS, RunConfig
 from trainer_backend.config_check import section_types
+from trainer_backend.published import number_text
 
 FIELDS = sorted({(kind, path) for kind in KINDS for path in all_specs(kind)})
 ANY_FIELD = st.sampled_from(FIELDS).map(lambda entry: all_specs(entry[0])[entry[1]])

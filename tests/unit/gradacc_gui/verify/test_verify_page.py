@@ -15,7 +15,9 @@ from pytestqt.qtbot import QtBot
 from gradacc_gui.verify.page import VerifyPage
 from gradacc_gui.verify.report_view import Comparisons, ReportView
 from gradacc_gui.verify.scale import ErrorScale
+from gradacc_gui.window.small_table import SmallTable
 from tests.support.reports import comparison, report
+from trainer_backend.published import Difference
 from trainer_backend.verify import words
 from trainer_backend.verify.report import Culprit, Remark, Scalar, VerifyProgress, decode
 
@@ -147,6 +149,24 @@ def test_every_verdict_has_its_look(qtbot: QtBot, verdict: str) -> None:
     qtbot.addWidget(view)
     roles = {found.property("role") for found in view.findChildren(QLabel)}
     assert roles & {"verdict-ok", "verdict-warning", "verdict-bad"}
+
+
+def test_what_was_published_is_shown_beside_only_where_something_was(qtbot: QtBot) -> None:
+    """With where it was published, and what differs in another colour."""
+    beside = Difference(
+        path="optimizer.learning_rate", title="Learning rate", published="3e-4", here="0.001", same=False
+    )
+    plain = ReportView(report())
+    view = ReportView(report(published_source="a paper", published=(beside,)))
+    for shown in (plain, view):
+        qtbot.addWidget(shown)
+
+    assert plain.findChildren(SmallTable) == []
+    (table,) = view.findChildren(SmallTable)
+    assert "Learning rate" in texts(table)
+    assert "3e-4" in texts(table)
+    assert "0.001" in texts(table)
+    assert "a paper" in texts(view)
 
 
 def test_the_table_has_a_line_for_each_comparison(qtbot: QtBot) -> None:

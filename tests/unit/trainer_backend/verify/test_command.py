@@ -121,6 +121,39 @@ def test_reports_are_saved_as_json_and_as_a_page(recipe: Path, tmp_path: Path) -
     assert "<!doctype html>" in html.read_text("utf-8")
 
 
+PUBLISHED = """
+[published]
+source = "Author 2025, table 3"
+[published.accumulation]
+effective_batch_size = 4096
+[published.optimizer]
+name = "adamw"
+"""
+
+
+@pytest.mark.parametrize("recipe", [(RIGHT, PUBLISHED, 30)], indirect=True)
+def test_what_was_published_stands_beside_what_was_certified(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the terminal, in the JSON and on the page: 2 samples × 3 are an effective batch of 6."""
+    json, html = tmp_path / "c.json", tmp_path / "c.html"
+    assert main([str(recipe), "--samples", "8", "--report", str(json), "--report", str(html)]) == 0
+
+    made = decode(json.read_bytes())
+    assert isinstance(made, VerifyReport)
+    assert made.published_source == "Author 2025, table 3"
+    rows = [(entry.path, entry.published, entry.here, entry.same) for entry in made.published]
+    assert rows == [
+        ("accumulation.effective_batch_size", "4096", "6", False),
+        ("optimizer.name", "adamw", "adamw", True),
+    ]
+    said = capsys.readouterr().out
+    assert "As published (Author 2025, table 3), and as run here:" in said
+    assert any(line.split()[-2:] == ["4096", "6"] for line in said.splitlines())
+    assert "Author 2025, table 3" in html.read_text("utf-8")
+    assert "<td>4096</td><td class='per-micro-batch'>6</td>" in html.read_text("utf-8")
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
