@@ -1,4 +1,4 @@
-"""The trainer as users get it against a hand-written loop: `python -m tests.bench.overhead [--rounds 150]`.
+"""The trainer as users get it against a hand-written loop: `python -m tests.bench.overhead [--processes 8]`.
 
 Same model, data and N = 8, in one process and one thread each. The trainer is a whole one: its loop,
 stream, engine, journal with its writer thread, inbox, readings at 2 Hz, micro-batch events all kept,
@@ -9,18 +9,24 @@ gradient norms of micro-batches in every 16th window. The other is the usual raw
         every 8th: clip_grad_norm_, fused AdamW step, zero_grad
 
 Both run in blocks of about a quarter of a second, so that what the journal's thread does for a block
-falls into it; between two blocks of the trainer the raw loop runs twice, in random order. A ratio is
-the median over the blocks of trainer / raw, with its 95 % interval (bootstrap); aa_ratio is raw / raw.
+falls into it; between two blocks of the trainer the raw loop runs twice, in random order. Where the
+weights of a model come to lie in memory differs from process to process, and with it the speed of each
+of the loops by some percent; so a size is measured in several fresh processes. A ratio is the median
+over all blocks of trainer / raw, with its 95 % interval (bootstrap over processes and the blocks in
+them); aa_ratio is raw / raw, and aa_interval says what such a figure is worth on this machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -160,25 +166,28 @@ class Blocks:
         return len(self.rows) < self.rounds
 
     def result(self) -> dict[str, Any]:
-        """The figures of one size."""
+        """What one process saw: trainer / raw and raw / raw of each block."""
         rows = self.rows[WARM_UP_BLOCKS:]
-        ratios = [ours / raw for ours, raw, _ in rows]
-        medians = sorted(
-            statistics.median(random.choices(ratios, k=len(ratios)))  # noqa: S311 - a bootstrap is no secret
-            for _ in range(2000)
-        )
         return {
-            "ratio": round(statistics.median(ratios), 4),
-            "interval": [round(medians[50], 4), round(medians[1949], 4)],
-            "aa_ratio": round(statistics.median([raw / other for _, raw, other in rows]), 4),
-            "raw_micro_batch_ms": round(
-                1e3 * statistics.median([raw for _, raw, _ in rows]) / self._many / STEPS, 3
-            ),
+            "ratios": [round(ours / raw, 5) for ours, raw, _ in rows],
+            "aa_ratios": [round(raw / other, 5) for _, raw, other in rows],
+            "raw_micro_batch_ms": 1e3 * statistics.median([raw for _, raw, _ in rows]) / self._many / STEPS,
         }
 
 
+def interval(processes: list[list[float]]) -> list[float]:
+    """95 %, for the median of all: processes are drawn with replacement, and blocks in each."""
+    medians = sorted(statistics.median(_drawn(processes)) for _ in range(2000))
+    return [round(medians[50], 4), round(medians[1949], 4)]
+
+
+def _drawn(processes: list[list[float]]) -> list[float]:
+    draw = random.choices  # a bootstrap is no secret
+    return [ratio for drawn in draw(processes, k=len(processes)) for ratio in draw(drawn, k=len(drawn))]
+
+
 def measure(name: str, rounds: int, folder: Path) -> dict[str, Any]:
-    """One size, with a whole trainer in this process."""
+    """One size in one process, this one, with a whole trainer."""
     import torch
 
     from tests.support.trainers import make_run, run_here
@@ -216,25 +225,64 @@ def measure(name: str, rounds: int, folder: Path) -> dict[str, Any]:
     return blocks.result()
 
 
+def summary(name: str, found: list[dict[str, Any]]) -> dict[str, Any]:
+    """The figures of one size over its processes."""
+    ratios = [process["ratios"] for process in found]
+    alike = [process["aa_ratios"] for process in found]
+    return {
+        f"ratio_{name}": round(statistics.median(itertools.chain(*ratios)), 4),
+        f"interval_{name}": interval(ratios),
+        f"by_process_{name}": [round(statistics.median(process), 4) for process in ratios],
+        f"aa_ratio_{name}": round(statistics.median(itertools.chain(*alike)), 4),
+        f"aa_interval_{name}": interval(alike),
+        f"aa_by_process_{name}": [round(statistics.median(process), 4) for process in alike],
+        f"raw_micro_batch_ms_{name}": round(
+            statistics.median(process["raw_micro_batch_ms"] for process in found), 3
+        ),
+    }
+
+
+def in_fresh_process(name: str, rounds: int) -> dict[str, Any]:
+    """What `measure` finds in a process that has done nothing else."""
+    command = [
+        sys.executable,
+        "-m",
+        "tests.bench.overhead",
+        "--here",
+        "--only",
+        name,
+        "--rounds",
+        str(rounds),
+    ]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
 def main() -> None:
     """Measure all sizes, and print one JSON object."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=150)
+    parser.add_argument("--processes", type=int, default=8, help="fresh processes for each size")
+    parser.add_argument("--rounds", type=int, default=30, help="blocks in each of them")
     parser.add_argument("--only", nargs="*", default=list(SIZES), choices=list(SIZES), metavar="SIZE")
+    parser.add_argument("--here", action="store_true", help="one process, this one, and its blocks")
     asked = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="gradacc-bench-"))
-    os.environ["GRADACC_HOME"] = str(folder / "home")
-    result: dict[str, Any] = {}
-    try:
+    if asked.here:
+        folder = Path(tempfile.mkdtemp(prefix="gradacc-bench-"))
+        os.environ["GRADACC_HOME"] = str(folder / "home")
+        try:
+            print(json.dumps(measure(asked.only[0], asked.rounds, folder)))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in asked.only}
+    for turn in range(asked.processes):  # one after another, so that a slow minute falls on all sizes
         for name in asked.only:
-            found = measure(name, asked.rounds, folder)
-            print(name, found, flush=True)
-            result[f"ratio_{name}"] = found["ratio"]
-            result[f"interval_{name}"] = found["interval"]
-            result[f"aa_ratio_{name}"] = found["aa_ratio"]
-            result[f"raw_micro_batch_ms_{name}"] = found["raw_micro_batch_ms"]
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+            found[name].append(in_fresh_process(name, asked.rounds))
+            print(turn + 1, json.dumps(summary(name, found[name])), file=sys.stderr, flush=True)
+    result: dict[str, Any] = {}
+    for name in asked.only:
+        result |= summary(name, found[name])
     result["aa_ratio"] = result[f"aa_ratio_{asked.only[-1]}"]
     print(json.dumps(result))
 
