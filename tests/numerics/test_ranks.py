@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import itertools
 import json
 import multiprocessing
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,22 +35,27 @@ NAN = float("nan")
 RANKS = 2
 
 
-def on_both_ranks(case: str, folder: Path, **given: Any) -> list[Any]:
-    """What each rank's `case` returned. The processes are spawned, as a launcher would start them."""
+@pytest.fixture(scope="module")
+def on_both_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """What each rank's case returned, by name.
+
+    One pair of processes does them all, spawned as a launcher would start them: most of their time is
+    imports.
+    """
+    folder = tmp_path_factory.mktemp("ranks")
     context = multiprocessing.get_context("spawn")
-    workers = [
-        context.Process(target=_rank, args=(rank, case, str(folder), given), daemon=True)
-        for rank in range(RANKS)
-    ]
+    workers = [context.Process(target=_rank, args=(rank, str(folder)), daemon=True) for rank in range(RANKS)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join(100)
-        assert worker.exitcode == 0, f"{case} on a rank ended with {worker.exitcode}"
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
+        assert worker.exitcode == 0, f"a rank ended with {worker.exitcode}"
+        worker.close()
+    done = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
+    return {name: [rank[name] for rank in done] for name in CASES}
 
 
-def _rank(rank: int, case: str, folder: str, given: dict[str, Any]) -> None:
+def _rank(rank: int, folder: str) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     store: Any = dist.FileStore(  # type: ignore[attr-defined]  # torch does not name it in __all__
@@ -58,8 +65,7 @@ def _rank(rank: int, case: str, folder: str, given: dict[str, Any]) -> None:
         "gloo", rank=rank, world_size=RANKS, store=store, timeout=dt.timedelta(seconds=60)
     )
     try:
-        run: Any = CASES[case]
-        done = run(rank, **given)
+        done = {name: case(rank) for name, case in CASES.items()}
         Path(folder, f"{rank}.json").write_text(json.dumps(done))
     finally:
         dist.destroy_process_group()
@@ -171,26 +177,49 @@ def _auxiliary(rank: int, seeds: list[list[int]]) -> dict[str, Any]:
     }
 
 
-CASES = {"windows": case_windows, "gpt": case_gpt, "auxiliary": case_auxiliary, "policies": case_policies}
+WINDOWS: list[list[list[list[float]]]] = [
+    [[[1.0] * 3, [2.0] * 9], [[5.0] * 14, [-7.0] * 2]],
+    [[[1.0] * 5, [-3.0]], [[4.0] * 4, [2.0] * 8, [6.0] * 3]],
+    [[[7.0] * 2, [1.0] * 2], [[3.0] * 100, [50.0]]],
+    [[[1.0], [2.0, 4.0], [3.0] * 5], [[10.0]]],
+    [[[], []], [[6.0, 2.0]]],
+    [[[4.0]], []],
+    [[[]], [[], []]],
+]
+"""Each rank's micro-batches of each window."""
+NAN_WINDOWS = [
+    ([[[2.0], [4.0]], [[NAN], [9.0]]], 5.0),
+    ([[[NAN, 1.0], [3.0]], [[5.0] * 3]], 4.5),
+    ([[[1.0], [2.0], [NAN]], [[7.0, NAN], [4.0], [9.0]]], 4.0),
+    ([[[NAN]], [[8.0], [-2.0]]], 3.0),
+]
+"""Micro-batches of each rank, and the mean of all values but those of micro-batches with a NaN."""
+WITH_NAN = [window for bad, _ in NAN_WINDOWS for window in (bad, [[[1.0]], [[3.0]]])]
+REASONS = {"skip": "non-finite", "drop": "", "halt": "non-finite-halt"}
+SEEDS = [[[3], [3]], [[5, 5, 5], [5, 5]], [[7, 7], [7]], [[1, 2], [3, 4, 5]]]
+VALID = [[7, 2], [11, 4, 1]]
+OWN = {
+    f"own-{limit}-{ahead}": functools.partial(case_gpt, valid=VALID, ahead=ahead, limit=limit)
+    for limit in (99, 1)
+    for ahead in (True, False)
+}
+CASES: dict[str, Callable[[int], Any]] = {
+    "plain": functools.partial(case_windows, windows=WINDOWS, wrapped=False),
+    "wrapped": functools.partial(case_windows, windows=WINDOWS, wrapped=True),
+    "policies": functools.partial(case_policies, windows=WITH_NAN, policies=list(REASONS)),
+    "auxiliary": functools.partial(case_auxiliary, all_seeds=SEEDS),
+    **OWN,
+}
 
 
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_the_denominator_is_that_of_all_ranks(tmp_path: Path, wrapped: bool) -> None:
+@pytest.mark.parametrize("case", ["plain", "wrapped"])
+def test_the_denominator_is_that_of_all_ranks(on_both_ranks: dict[str, list[Any]], case: str) -> None:
     """Tokens [3, 9] and [14, 2]: D = 28; then 21, 105, unequal tails, ranks without weight or batch.
 
     Each update is the mean over all values of both ranks, on both ranks, with or without DDP around.
     """
-    windows: list[list[list[list[float]]]] = [
-        [[[1.0] * 3, [2.0] * 9], [[5.0] * 14, [-7.0] * 2]],
-        [[[1.0] * 5, [-3.0]], [[4.0] * 4, [2.0] * 8, [6.0] * 3]],
-        [[[7.0] * 2, [1.0] * 2], [[3.0] * 100, [50.0]]],
-        [[[1.0], [2.0, 4.0], [3.0] * 5], [[10.0]]],
-        [[[], []], [[6.0, 2.0]]],
-        [[[4.0]], []],
-        [[[]], [[], []]],
-    ]
-    done = on_both_ranks("windows", tmp_path, windows=windows, wrapped=wrapped)
-    for index, window in enumerate(windows):
+    done = on_both_ranks[case]
+    for index, window in enumerate(WINDOWS):
         values = [value for rank in window for micro_batch in rank for value in micro_batch]
         mean = sum(values) / len(values) if values else 0.0
         for rank in done:
@@ -202,21 +231,10 @@ def test_the_denominator_is_that_of_all_ranks(tmp_path: Path, wrapped: bool) -> 
     assert done[0]["c"] == done[1]["c"]
 
 
-NAN_WINDOWS = [
-    ([[[2.0], [4.0]], [[NAN], [9.0]]], 5.0),
-    ([[[NAN, 1.0], [3.0]], [[5.0] * 3]], 4.5),
-    ([[[1.0], [2.0], [NAN]], [[7.0, NAN], [4.0], [9.0]]], 4.0),
-    ([[[NAN]], [[8.0], [-2.0]]], 3.0),
-]
-"""Micro-batches of each rank, and the mean of all values but those of micro-batches with a NaN."""
-
-
-def test_a_nan_on_one_rank_is_handled_the_same_on_all(tmp_path: Path) -> None:
+def test_a_nan_on_one_rank_is_handled_the_same_on_all(on_both_ranks: dict[str, list[Any]]) -> None:
     """Skipped on both, dropped and replayed on both, or halted on both; the next window is exact."""
-    windows = [window for bad, _ in NAN_WINDOWS for window in (bad, [[[1.0]], [[3.0]]])]
-    reasons = {"skip": "non-finite", "drop": "", "halt": "non-finite-halt"}
-    done = on_both_ranks("policies", tmp_path, windows=windows, policies=list(reasons))
-    for rank, (policy, wanted) in itertools.product(done, reasons.items()):
+    done = on_both_ranks["policies"]
+    for rank, (policy, wanted) in itertools.product(done, REASONS.items()):
         for index, (_, mean) in enumerate(NAN_WINDOWS):
             bad, after = rank[policy]["told"][2 * index : 2 * index + 2]
             update, seen, reason, told = bad
@@ -227,10 +245,11 @@ def test_a_nan_on_one_rank_is_handled_the_same_on_all(tmp_path: Path) -> None:
             assert after[0] == pytest.approx(2.0, rel=RELATIVE)
 
 
-def test_an_auxiliary_loss_depends_neither_on_n_nor_on_how_many_ranks_there_are(tmp_path: Path) -> None:
+def test_an_auxiliary_loss_depends_neither_on_n_nor_on_how_many_ranks_there_are(
+    on_both_ranks: dict[str, list[Any]],
+) -> None:
     """Identical rows everywhere: loss and gradient are one micro-batch's; else the mean over all of them."""
-    seeds = [[[3], [3]], [[5, 5, 5], [5, 5]], [[7, 7], [7]], [[1, 2], [3, 4, 5]]]
-    for rank in on_both_ranks("auxiliary", tmp_path, all_seeds=seeds):
+    for rank in on_both_ranks["auxiliary"]:
         for found, alike in zip(rank, (True, True, True, False), strict=True):
             assert found["error"] <= RELATIVE
             assert (found["from_alone"] <= RELATIVE) == alike
@@ -239,9 +258,11 @@ def test_an_auxiliary_loss_depends_neither_on_n_nor_on_how_many_ranks_there_are(
 
 @pytest.mark.parametrize("ahead", [True, False])
 @pytest.mark.parametrize("limit", [99, 1])
-def test_own_denominators_and_out_of_memory_are_agreed_on(tmp_path: Path, ahead: bool, limit: int) -> None:
+def test_own_denominators_and_out_of_memory_are_agreed_on(
+    on_both_ranks: dict[str, list[Any]], ahead: bool, limit: int
+) -> None:
     """Rank 1 runs out of memory: both replay in single samples, and the gradient is the large batch's."""
-    done = on_both_ranks("gpt", tmp_path, valid=[[7, 2], [11, 4, 1]], ahead=ahead, limit=limit)
+    done = on_both_ranks[f"own-{limit}-{ahead}"]
     split = 1 if limit == 99 else 2
     for rank, (found, many) in enumerate(zip(done, (2, 3), strict=True)):
         assert found["error"] <= RELATIVE
