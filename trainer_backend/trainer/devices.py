@@ -10,6 +10,7 @@ import psutil
 import torch
 
 from trainer_backend.config import RunSection
+from trainer_backend.engine.memory import keep_freed_memory
 from trainer_backend.engine.precision import Precision
 from trainer_backend.errors import UsageError
 from trainer_backend.protocol import Device
@@ -49,7 +50,9 @@ def choose_precision(asked: str, device: torch.device) -> Precision:
 
 
 def settle(run: RunSection, device: torch.device) -> None:
-    """Process-wide settings that a run asks for."""
+    """Process-wide settings that a run asks for, and that its device is best served by."""
+    if device.type == "cpu":
+        keep_freed_memory()
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if run.deterministic:
