@@ -78,7 +78,7 @@ def _engine(model: nn.Module, loss: Any, **options: Any) -> Accumulator:
 
 
 def case_windows(
-    rank: int, windows: list[list[list[float]]], wrapped: bool, **options: Any
+    rank: int, windows: list[list[list[list[float]]]], wrapped: bool, **options: Any
 ) -> dict[str, Any]:
     """The probe's windows: `windows[w][rank]` is the list of that rank's micro-batches."""
     model = Probe()
@@ -93,7 +93,7 @@ def case_windows(
     for window in windows:
         before = model.w.item()
         try:
-            result = accumulator.window([y(*micro_batch) for micro_batch in window[rank]])  # type: ignore[misc]
+            result = accumulator.window([y(*micro_batch) for micro_batch in window[rank]])
         except NonFiniteError as error:
             told.append([model.w.item() - before, accumulator.samples_seen, error.code, len(error.seen)])
             continue
@@ -135,7 +135,7 @@ def case_gpt(rank: int, valid: list[list[int]], ahead: bool, limit: int) -> dict
     }
 
 
-def case_policies(rank: int, windows: list[list[list[float]]], policies: list[str]) -> dict[str, Any]:
+def case_policies(rank: int, windows: list[list[list[list[float]]]], policies: list[str]) -> dict[str, Any]:
     """The same windows under each policy for what is not finite."""
     return {policy: case_windows(rank, windows, wrapped=False, non_finite=policy) for policy in policies}
 
