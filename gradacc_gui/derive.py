@@ -11,10 +11,14 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from gradacc_gui.store import RunState, RunStore
+from gradacc_gui.store.columns import Track
 from trainer_backend.protocol import (
     DeviceSampled,
+    Event,
     HostSampled,
     MicroBatchMeasured,
     OptimizerStepMeasured,
@@ -199,16 +203,34 @@ def memory_of(device: DeviceSampled | None, host: HostSampled | None) -> Memory:
 
 def store_speed(store: RunStore) -> Speed | None:
     """This attempt's speed: its newest windows, or its first micro-batches before a window is complete."""
+    track, own = _own_rows(store, OptimizerStepMeasured, RECENT_WINDOWS)
+    durations, samples, tokens = (
+        track.tail(name, RECENT_WINDOWS)[own].tolist() for name in ("duration_s", "samples", "tokens")
+    )
+    return speed_of(durations, samples, tokens) or _first_speed(store)
+
+
+def _first_speed(store: RunStore) -> Speed | None:
+    """Of the newest micro-batches: what each had is what was seen after it less what was before."""
+    rows = RECENT_MICRO_BATCHES
+    track, own = _own_rows(store, MicroBatchMeasured, rows)
+    durations, samples_seen, tokens_seen = (
+        track.tail(name, rows)[own] for name in ("duration_s", "samples_seen", "tokens_seen")
+    )
+    started = store.started
+    if started is not None and len(durations) < rows:  # the attempt's first is among them
+        samples_seen = np.concatenate(([started.from_samples], samples_seen))
+        tokens_seen = np.concatenate(([started.from_tokens], tokens_seen))
+    else:
+        durations = durations[1:]
+    return speed_of(durations.tolist(), np.diff(samples_seen).tolist(), np.diff(tokens_seen).tolist())
+
+
+def _own_rows(store: RunStore, kind: type[Event], rows: int) -> tuple[Track, npt.NDArray[np.bool_]]:
+    """A measurement's track, and which of its newest rows this attempt made."""
+    track = store.track(kind)
     began = store.started.from_step if store.started is not None else 0
-    for kind, rows in ((OptimizerStepMeasured, RECENT_WINDOWS), (MicroBatchMeasured, RECENT_MICRO_BATCHES)):
-        track = store.track(kind)
-        own = (track.tail("step", rows) > began) & (track.tail("at", rows) >= (store.started_at or 0.0))
-        durations, samples = track.tail("duration_s", rows)[own], track.tail("samples", rows)[own]
-        tokens = track.tail("tokens", rows)[own]
-        speed = speed_of(durations.tolist(), samples.tolist(), tokens.tolist())
-        if speed is not None:
-            return speed
-    return None
+    return track, (track.tail("step", rows) > began) & (track.tail("at", rows) >= (store.started_at or 0.0))
 
 
 def headline(store: RunStore, now: float) -> Headline:

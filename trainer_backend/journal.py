@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -65,6 +65,7 @@ LAST_TRY_S: Final = 3.0
 SHORTEST_SLEEP_S: Final = 1.0
 """A suspension that is told; the clocks it is read from differ by less between two readings."""
 
+_KINDS: Final = frozenset(MEASUREMENTS)
 _Held: TypeAlias = tuple[int, float, Event]
 _Rows: TypeAlias = dict[type[Event], list[tuple[Any, ...]]]
 _UNBINDABLE: Final = (sqlite3.ProgrammingError, sqlite3.InterfaceError, OverflowError, UnicodeError)
@@ -118,7 +119,7 @@ class JournalWriter:
         if at - self._put_at > SHORTEST_SLEEP_S:  # else there was no time to sleep in
             self._tell_sleep(at)
         self._put_at = at
-        if not isinstance(event, MEASUREMENTS):
+        if event.__class__ not in _KINDS:
             self._queue.put((at, event))
             self._urgent.set()
         elif self._queue.qsize() < HELD_MEASUREMENTS or time.monotonic() - self._looked_at < STALLED_S:
@@ -211,9 +212,10 @@ class JournalWriter:
         return events, waiters, open_
 
     def _append(self, batch: list[tuple[float, Event]]) -> None:
-        self._held.extend((seq, at, event) for seq, (at, event) in enumerate(batch, self._seq + 1))
-        self._seq += len(batch)
-        self._measurements_held += sum(isinstance(event, MEASUREMENTS) for _, event in batch)
+        seq = self._seq
+        self._held.extend([(seq := seq + 1, at, event) for at, event in batch])
+        self._seq = seq
+        self._measurements_held += _measurements(batch)
         if self._dropped:
             dropped, self._dropped = self._dropped, 0
             self._seq += dropped
@@ -225,13 +227,13 @@ class JournalWriter:
     def _hold(self, at: float, event: Event) -> None:
         self._seq += 1
         self._held.append((self._seq, at, event))
-        self._measurements_held += isinstance(event, MEASUREMENTS)
+        self._measurements_held += event.__class__ in _KINDS
 
     def _shed(self) -> None:
         """Give up the oldest measurements beyond what memory shall hold; never a fact."""
         while self._measurements_held > HELD_MEASUREMENTS:
             entry = self._held.popleft()
-            if isinstance(entry[2], MEASUREMENTS):
+            if entry[2].__class__ in _KINDS:
                 self._measurements_held -= 1
                 self._lost = (self._lost[0] if self._lost else entry[0], entry[0])
             else:
@@ -255,7 +257,7 @@ class JournalWriter:
             self.disk_error = ""
             for _ in range(len(events) - len(self._rescued)):
                 self._held.popleft()
-            self._measurements_held -= sum(isinstance(event, MEASUREMENTS) for _, _, event in events)
+            self._measurements_held -= _measurements(events)
             self._rescued.clear()
 
     def _write(self, events: list[_Held]) -> None:
@@ -267,10 +269,12 @@ class JournalWriter:
     def _transact(self, events: list[_Held], *, sane: bool) -> None:
         connection, attempt = self._connection, self._attempt
         rows: _Rows = {kind: [] for kind in MEASUREMENTS}
+        rows_of_kind = rows.get
         facts = []
         for seq, at, event in events:
-            if isinstance(event, MEASUREMENTS):
-                rows[type(event)].append(row_of(seq, attempt, at, event))
+            found = rows_of_kind(event.__class__)
+            if found is not None:
+                found.append(row_of(seq, attempt, at, event))
             else:
                 facts.append((seq, attempt, at, type(event).__name__, body_of(event)))
         if sane:
@@ -332,12 +336,15 @@ class JournalWriter:
 
     def _say_what_is_lost(self) -> None:
         """Facts that the disk would not take to the end go to standard error, which is trainer.log."""
-        facts = [
-            event for _, _, event in (*self._rescued, *self._held) if not isinstance(event, MEASUREMENTS)
-        ]
+        facts = [event for _, _, event in (*self._rescued, *self._held) if event.__class__ not in _KINDS]
         for event in facts:
             line = f"gradacc: not in the journal ({self.disk_error}): {type(event).__name__} {body_of(event)}"
             print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _measurements(entries: Sequence[tuple[Any, ...]]) -> int:
+    """How many of these, each of which ends in its event, are measurements."""
+    return sum(entry[-1].__class__ in _KINDS for entry in entries)
 
 
 def _until(due: float) -> float | None:

@@ -172,14 +172,21 @@ def _numeric_places(kind: type[Event]) -> tuple[int, ...]:
     return tuple(columns(kind).index(name) for name in numeric_fields(kind))
 
 
+_ALIKE: Final = {type(None), int}
+"""Of a whole bucket of equal values the sum is known; of floats it is not what adding them gives."""
+
+
 def _stats(values: tuple[Any, ...]) -> tuple[Any, ...]:
     """min, max, sum and count of what is finite, numbers of NaN and infinities, first, last."""
-    if values.count(None) == len(values):
-        return (None, None, 0.0, 0, 0, 0, 0, None, None)
+    first, many = values[0], len(values)
+    if first.__class__ in _ALIKE and first == values[-1] and values.count(first) == many:
+        if first is None:
+            return (None, None, 0.0, 0, 0, 0, 0, None, None)
+        return (first, first, float(first) * many, many, 0, 0, 0, first, first)  # type: ignore[arg-type]
     try:
         total = sum(values, 0.0)
         if -math.inf < total < math.inf:
-            return (min(values), max(values), total, len(values), 0, 0, 0, values[0], values[-1])
+            return (min(values), max(values), total, many, 0, 0, 0, first, values[-1])
     except TypeError:  # None, or NaN as text
         pass
     known = [value for value in values if isinstance(value, int | float)]
@@ -187,7 +194,7 @@ def _stats(values: tuple[Any, ...]) -> tuple[Any, ...]:
     nan = sum(isinstance(value, str) for value in values)
     return (
         min(finite, default=None), max(finite, default=None), sum(finite, 0.0), len(finite),
-        nan, known.count(math.inf), known.count(-math.inf), values[0], values[-1],
+        nan, known.count(math.inf), known.count(-math.inf), first, values[-1],
     )  # fmt: skip
 
 
@@ -220,21 +227,27 @@ def rollup_from_level(kind: type[Event]) -> str:
 
 def row_of(seq: int, attempt: int, at: float, event: Event) -> tuple[Any, ...]:
     """A measurement's row."""
-    values = msgspec.structs.astuple(event)
-    for place in _strange_places(type(event)):
+    values = _values_of(event)
+    places, has_dicts = _strange_places(event.__class__)
+    if has_dicts:
+        return (seq, attempt, at, *map(storable, values))
+    for place in places:
         value = values[place]
-        # A value that differs from itself is NaN; dicts are the only non-scalars of measurements.
-        if value != value or value.__class__ is dict:  # noqa: PLR0124
+        if value != value:  # noqa: PLR0124 - NaN
             return (seq, attempt, at, *map(storable, values))
     return (seq, attempt, at, *values)
 
 
+_values_of = msgspec.structs.astuple
+
+
 @functools.cache
-def _strange_places(kind: type[Event]) -> tuple[int, ...]:
-    """Places of fields that may hold a NaN or a dict."""
+def _strange_places(kind: type[Event]) -> tuple[tuple[int, ...], bool]:
+    """Places of fields that may hold a NaN, and whether any field holds a dict (few events have one)."""
     hints = get_type_hints(kind)
     plain = (int, int | None, str, bool)
-    return tuple(place for place, name in enumerate(kind.__struct_fields__) if hints[name] not in plain)
+    places = tuple(place for place, name in enumerate(kind.__struct_fields__) if hints[name] not in plain)
+    return places, any(get_origin(hints[name]) is dict for name in kind.__struct_fields__)
 
 
 def storable(value: Any) -> Any:  # noqa: ANN401 - any field's value

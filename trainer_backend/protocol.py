@@ -20,8 +20,8 @@ Scalar: TypeAlias = str | int | float | bool | None
 """What a reason's values may hold: words are made from them in the window, in its language."""
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Anything the journal holds."""
+class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Anything the journal holds: numbers and texts, so never part of a cycle of references."""
 
 
 # ------------------------------------------------------------------------------- measurements

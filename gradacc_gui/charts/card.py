@@ -181,7 +181,7 @@ class ChartCard(QFrame):
         self.unit.setVisible(others + space(10) <= self.width())
 
     def refresh(self, store: RunStore, sight: Sight, waiting: str, reasons: dict[str, str]) -> None:
-        """Fetch what `sight` shows and draw it. `reasons`: why a field has no values, by field."""
+        """Fetch what `sight` shows, for the view to draw. `reasons`: why a field has no values, by field."""
         view, axis = self.view, sight.view.axis
         self._wear_look()
         view.axis, view.x_range = axis, (sight.view.x0, sight.view.x1)
@@ -200,7 +200,6 @@ class ChartCard(QFrame):
             self.set_unit(
                 " / ".join(dict.fromkeys(ticks.byte_unit(lane.y_range[1])[0] for lane in view.lanes))
             )
-        view.draw()
 
     def _wear_look(self) -> None:
         """Colours, and dots as sharp as this screen: after a change of theme, lines or screen."""
@@ -211,9 +210,8 @@ class ChartCard(QFrame):
                 lane.set_look(self.view.theme, ratio)
 
     def show_nothing(self, words: str) -> None:
-        """No run: a sentence in place of the curves."""
+        """No run: a sentence in place of the curves, for the view to draw."""
         self.view.message = words
-        self.view.draw()
 
     def _message(self, waiting: str) -> str:
         if any(not lane.is_empty for lane in self.view.lanes):

@@ -54,8 +54,11 @@ class ChartGrid(QWidget):
         self._reasons: dict[str, str] = {}
         self._device_reason = ""
         self._costs_s: dict[str, float] = {}
+        self._fetching_s = 0.0
         self._columns = 0
         self._ticked_at = 0.0
+        self._fetched: ChartCard | None = None
+        """What the next `tick` paints."""
         self.cards = [self._card(spec) for spec in charts_for(gpu=True)]
         self._inside = QWidget()
         self._inside.setObjectName("clear")
@@ -87,6 +90,7 @@ class ChartGrid(QWidget):
     def set_store(self, store: RunStore | None) -> None:
         """Show another run, whole."""
         self.store = store
+        self._fetched = None
         self.horizon.reset()
         self._facts_seen = 0
         self._reasons, self._device_reason = {}, ""
@@ -145,32 +149,60 @@ class ChartGrid(QWidget):
     def tick(self, budget_s: float = 0.006) -> int:
         """Draw as many changed charts that can be seen as fit in `budget_s`; gives how many.
 
-        At least one; just one while the store has more to read.
+        At least one; but a chart that takes longer, and any while the store has more to read, is fetched in
+        one tick and painted in the next, so that none of them is long.
         """
         if not self.is_due():
             return 0
         began = self._ticked_at = time.perf_counter()
-        store = self.store
-        if store is not None:
-            self._learn(store)
-            budget_s = 0.0 if store.is_behind else budget_s
-            live = not store.state.is_over
-            self.horizon.update(store.extent(self.horizon.axis)[1], live=live)
+        fetched, self._fetched = self._fetched, None
         drawn = 0
+        if fetched is not None:
+            self._paint(fetched)
+            drawn += 1
+        store = self.store
+        if store is not None and store.is_behind:
+            if not drawn:
+                self._fetched = self._fetch_next(store)
+            return drawn
+        if store is not None:
+            self._follow(store)
         for card in self._due():
             cost_s = self._costs_s.get(card.spec.key, 0.0)
             if drawn and time.perf_counter() - began + cost_s > budget_s:
                 break
+            if store is not None and cost_s > budget_s:
+                self._fetch(card, store)
+                self._fetched = card
+                break
             self._draw(card)
             drawn += 1
         return drawn
+
+    def _fetch_next(self, store: RunStore) -> ChartCard | None:
+        self._follow(store)
+        due = self._due()
+        if not due:
+            return None
+        self._fetch(due[0], store)
+        return due[0]
+
+    def _follow(self, store: RunStore) -> None:
+        self._learn(store)
+        self.horizon.update(store.extent(self.horizon.axis)[1], live=not store.state.is_over)
+
+    @property
+    def is_half_drawn(self) -> bool:
+        """Whether the next `tick` only paints: it may come at once."""
+        return self._fetched is not None
 
     def is_due(self) -> bool:
         """Whether the next `tick` will draw: only what is seen, and seldom while the store is behind."""
         if not self.isVisible():
             return False
         behind = self.store is not None and self.store.is_behind
-        return not behind or time.perf_counter() - self._ticked_at >= CATCHING_UP_S
+        waited = time.perf_counter() - self._ticked_at >= CATCHING_UP_S
+        return not behind or waited or self._fetched is not None
 
     def _due(self) -> list[ChartCard]:
         """Charts in sight that changed: the loss first, then those that waited longest.
@@ -195,25 +227,31 @@ class ChartGrid(QWidget):
         )  # fmt: skip
 
     def _draw(self, card: ChartCard) -> None:
-        began = time.perf_counter()
-        key = self._key(card)
-        store, horizon = self.store, self.horizon
-        if store is None:
+        if self.store is None:
             card.show_nothing(tr("No run is open."))
+            card.seen = self._key(card)
         else:
-            view = View(horizon.axis, horizon.x0, horizon.x1, card.view.plot_width_px())
-            store.look_at(view)
-            sight = Sight(
-                view=view,
-                smoothing=self._smoothing,
-                log=card.log.isChecked(),
-            )
-            card.refresh(store, sight, self._waiting(store, card), self._reasons)
+            self._fetch(card, self.store)
+        self._paint(card)
+
+    def _fetch(self, card: ChartCard, store: RunStore) -> None:
+        began = time.perf_counter()
+        key, horizon = self._key(card), self.horizon
+        view = View(horizon.axis, horizon.x0, horizon.x1, card.view.plot_width_px())
+        store.look_at(view)
+        sight = Sight(view=view, smoothing=self._smoothing, log=card.log.isChecked())
+        card.refresh(store, sight, self._waiting(store, card), self._reasons)
         card.seen = key
+        self._fetching_s = time.perf_counter() - began
+
+    def _paint(self, card: ChartCard) -> None:
+        began = time.perf_counter()
+        card.view.draw()
         card.painted_at = time.perf_counter()
-        before = self._costs_s.get(card.spec.key, 0.0)
-        spent = card.painted_at - began
-        self._costs_s[card.spec.key] = spent if before == 0 else 0.8 * before + 0.2 * spent
+        spent = self._fetching_s + card.painted_at - began
+        before = self._costs_s.get(card.spec.key, spent)
+        self._costs_s[card.spec.key] = 0.8 * before + 0.2 * spent
+        self._fetching_s = 0.0
 
     def _waiting(self, store: RunStore, card: ChartCard) -> str:
         """Why a chart is empty, when no reading is to blame."""

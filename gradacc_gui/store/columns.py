@@ -24,10 +24,11 @@ MISSING: Final[float] = struct.unpack("<d", MISSING_BITS.to_bytes(8, "little"))[
 
 BLOCK: Final = 64
 """Rows a summary covers."""
-CHUNK_ROWS: Final = 32_768
-"""Under 4 MB a chunk: beyond it numpy asks for huge pages, whose first touch takes up to 20 ms."""
-LARGEST_CHUNKS: Final = 16
-"""Newest rows kept one by one: 16 chunks are half a million."""
+CHUNK_ROWS: Final = 16_384
+"""Under 4 MB a chunk, the widest track's too: beyond it numpy asks for huge pages, whose first touch takes
+up to 20 ms."""
+LARGEST_CHUNKS: Final = 32
+"""Newest rows kept one by one: 32 chunks are half a million."""
 SINGLE_ROWS: Final = 65_536
 """Most rows that are decimated one by one."""
 

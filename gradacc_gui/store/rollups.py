@@ -24,7 +24,7 @@ Placing: TypeAlias = Callable[[Floats], dict[Axis, Floats]]
 """Gives the places of rows by their seq, for measurements that carry none."""
 
 SLICE_BUCKETS: Final = 256
-SLICE_ROWS: Final = 2_048
+SLICE_ROWS: Final = 512
 PLACELESS: Final = (DeviceSampled, HostSampled)
 _PARTS: Final = ("min", "max", "sum", "count", "nan", "posinf", "neginf")
 

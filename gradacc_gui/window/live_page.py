@@ -236,18 +236,19 @@ class LivePage(QWidget):
         for warned in self.notices.take(facts):
             self.side.memory.set_reason(words.warning(warned))
 
-    def tick(self, *, slow: bool) -> None:
-        """Show where the run stands; `slow` is true a few times a second."""
+    def tick(self, *, slow: bool, figures: bool = True, charts: bool = True) -> None:
+        """Show where the run stands: figures, charts; `slow` is true a few times a second."""
         run = self._run
         if run is None:
             return
-        self._show_middle()
-        self.side.tick(run)
+        if figures:
+            self._show_middle()
+            self.side.tick(run)
         if slow:
             self.notices.show_state(run)
             if self.stack.currentWidget() is self.log:
                 self.log.tick()
-        for view in (self.charts, self.results):
+        for view in (self.charts if charts else None, self.results):
             if view is not None and self.stack.indexOf(view) == self.stack.currentIndex():
                 view.tick()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -70,6 +71,7 @@ class MainWindow(QMainWindow):
         self.awake = Awake()
         self.run: Attachment | None = None
         self._ticks = 0
+        self._shown_at = 0.0
         self._may_close = False
         self.starts = Starts(self, self.background, self._began, self._fail)
         self._make_form = make_form_page or make_form
@@ -277,12 +279,15 @@ class MainWindow(QMainWindow):
         self.background.poll()
         if self.run is not None:
             # While the journal has more than a beat takes, a beat reads or draws: none is a long one.
-            facts = [] if self._draws() else self.run.tick()
+            draws = self._draws()
+            facts = [] if draws else self.run.tick()
             if facts:
                 self.live.take(facts)
-            self.header.show_state(header_of(self.run))
+            figures = self._shows_figures()
+            if figures:
+                self.header.show_state(header_of(self.run))
             if self.page() == "live":
-                self.live.tick(slow=slow)
+                self.live.tick(slow=slow, figures=figures, charts=draws or not self.run.store.is_behind)
         elif slow:
             wish = self.starts.wish
             self.header.show_state(HeaderState(name=wish.title(), state="loading") if wish else HeaderState())
@@ -290,9 +295,18 @@ class MainWindow(QMainWindow):
             self._keep_awake()
             self._title()
         behind = self.run is not None and self.run.store.is_behind
-        self.timer.setInterval(CATCHING_UP_MS if behind else TICK_MS)
+        half_drawn = self.live.charts is not None and self.live.charts.is_half_drawn
+        self.timer.setInterval(CATCHING_UP_MS if behind or half_drawn else TICK_MS)
         if self._ticks % LIST_TICKS == 0 and self.page() == "runs":
             self._list_runs()
+
+    def _shows_figures(self) -> bool:
+        """Whether this beat shows figures: while a run is behind, beats come sooner than anybody reads."""
+        now = time.monotonic()
+        if self.timer.interval() == CATCHING_UP_MS and now - self._shown_at < TICK_MS / 1000:
+            return False
+        self._shown_at = now
+        return True
 
     def _draws(self) -> bool:
         """Whether this beat will draw charts of a run that is behind."""

@@ -23,6 +23,8 @@ from gradacc_gui.store.columns import (
     merge_summaries,
     summarize,
 )
+from gradacc_gui.store.ingest import track_names
+from trainer_backend.protocol import MEASUREMENTS, Event
 
 
 def block(first: int, rows: int) -> Floats:
@@ -150,3 +152,11 @@ def test_the_lead_in_is_counted_in_rows() -> None:
     track = track_of(CHUNK_ROWS + 100)
     assert track.x_before("x", 2 * (CHUNK_ROWS + 50), 60) == 2 * (CHUNK_ROWS - 10)
     assert track.x_before("x", 10, 1_000) == 2
+
+
+@pytest.mark.parametrize("kind", MEASUREMENTS)
+def test_no_chunk_is_so_large_that_its_first_touch_takes_long(kind: type[Event]) -> None:
+    """numpy asks for huge pages from 4 MB on."""
+    track = Track(track_names(kind))
+    track.append(np.zeros((len(track.names), 1)))
+    assert track.chunks[0].data.nbytes < 4 << 20
