@@ -110,11 +110,14 @@ def _bring_up_to_date(tables: dict[str, Any]) -> None:
 
 def section_types(kind: str | None) -> dict[str, type[Section] | None]:
     """The recipe's tables and their types; None for task and data while the kind is not known."""
-    hints = {field.name: field.type for field in msgspec.structs.fields(RunConfig)}
     chosen = KINDS.get(kind) if kind else None
-    hints["task"] = chosen.task if chosen else None
-    hints["data"] = chosen.data if chosen else None
-    return hints
+    tasks = {"task": chosen.task if chosen else None, "data": chosen.data if chosen else None}
+    return _common_sections() | tasks
+
+
+@functools.cache
+def _common_sections() -> dict[str, type[Section] | None]:
+    return {field.name: field.type for field in msgspec.structs.fields(RunConfig)}
 
 
 def check_section(name: str, table: Mapping[str, Any], section: type[Section]) -> Section | list[Problem]:

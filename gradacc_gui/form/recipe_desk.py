@@ -9,7 +9,6 @@ from PySide6.QtCore import QObject, Signal
 
 from gradacc_gui.form.draft import Draft
 from gradacc_gui.form.memory import Memory, bundled_recipes, is_bundled
-from gradacc_gui.importing import import_config
 from gradacc_gui.words import tr
 from trainer_backend.errors import UsageError
 from trainer_backend.recipe import (
@@ -78,6 +77,8 @@ class RecipeDesk(QObject):
 
     def bring_over(self, path: Path) -> None:
         """Take another trainer's configuration as a recipe, and say what became of its keys."""
+        from gradacc_gui.importing import import_config  # noqa: PLC0415 - YAML's reader, for those who have one
+
         try:
             imported = import_config(path)
         except UsageError as error:

@@ -78,8 +78,8 @@ class LivePage(QWidget):
         self.empty.demo_requested.connect(self.demo_requested)
         self.empty.recipe_requested.connect(self.recipe_requested)
         self.waiting = Waiting()
-        self.log = LogTab()
-        for page in (self.empty, self.waiting, self.log):
+        self.log: LogTab | None = None
+        for page in (self.empty, self.waiting):
             self.stack.addWidget(page)
         column.addWidget(self.stack, 1)
         return column
@@ -136,6 +136,14 @@ class LivePage(QWidget):
             self.stack.addWidget(self.results)
             self.results.set_run(self._run)
 
+    def ensure_log(self) -> LogTab:
+        """Make trainer.log's view now."""
+        if self.log is None:
+            self.log = LogTab()
+            self.stack.addWidget(self.log)
+            self.log.set_path(self._run.run.log_path if self._run is not None else None)
+        return self.log
+
     def shut_down(self) -> None:
         """The window closes: no thread goes on reading files."""
         if self.results is not None:
@@ -148,7 +156,8 @@ class LivePage(QWidget):
         self._run = run
         self.side.forget()
         self.notices.forget()
-        self.log.set_path(run.run.log_path if run is not None else None)
+        if self.log is not None:
+            self.log.set_path(run.run.log_path if run is not None else None)
         if self.charts is not None:
             self.charts.set_store(run.store if run is not None else None)
         if self.results is not None:
@@ -246,7 +255,7 @@ class LivePage(QWidget):
             self.side.tick(run)
         if slow:
             self.notices.show_state(run)
-            if self.stack.currentWidget() is self.log:
+            if self.log is not None and self.stack.currentWidget() is self.log:
                 self.log.tick()
         for view in (self.charts if charts else None, self.results):
             if view is not None and self.stack.indexOf(view) == self.stack.currentIndex():
@@ -257,7 +266,7 @@ class LivePage(QWidget):
         if run is None:
             return
         if self.tabs.choice() == "log":
-            wanted: QWidget = self.log
+            wanted: QWidget = self.ensure_log()
         elif self.tabs.choice() == "results":
             self.ensure_results()
             wanted = self.results

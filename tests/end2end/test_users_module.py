@@ -76,7 +76,7 @@ def test_one_that_prints_100_mb_trains_and_its_end_can_be_read(start: Start) -> 
     hand.window.live.show_tab("log")
     hand.wait_for_state("finished")
     assert run.log_path.stat().st_size > PRINTED_BYTES
-    log = hand.window.live.log.text
+    log = hand.window.live.ensure_log().text
     hand.wait(lambda: "that was all" in log.toPlainText())
     assert log.blockCount() <= MOST_LINES
     assert "before this are in the file" in log.toPlainText()
