@@ -12,8 +12,8 @@ Both run in blocks of about a quarter of a second, so that what the journal's th
 falls into it; between two blocks of the trainer the raw loop runs twice, in random order. Where the
 weights of a model come to lie in memory differs from process to process, and with it the speed of each
 of the loops by some percent; so a size is measured in several fresh processes. A ratio is the median
-over all blocks of trainer / raw, with its 95 % interval (bootstrap over processes and the blocks in
-them); aa_ratio is raw / raw, and aa_interval says what such a figure is worth on this machine.
+over all blocks of trainer / mean of the two raw loops beside it, with its 95 % interval (bootstrap over
+processes and the blocks in them); aa_ratio is raw / raw, and aa_interval says what a figure is worth here.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Blocks:
         """What one process saw: trainer / raw and raw / raw of each block."""
         rows = self.rows[WARM_UP_BLOCKS:]
         return {
-            "ratios": [round(ours / raw, 5) for ours, raw, _ in rows],
+            "ratios": [round(2 * ours / (raw + other), 5) for ours, raw, other in rows],
             "aa_ratios": [round(raw / other, 5) for _, raw, other in rows],
             "raw_micro_batch_ms": 1e3 * statistics.median([raw for _, raw, _ in rows]) / self._many / STEPS,
         }

@@ -383,7 +383,7 @@ def test_a_real_allocation_failure_ends_in_a_certificate(tmp_path: Path) -> None
             from trainer_backend.tasks import LossTerm
 
             torch.set_num_threads(1)
-            WIDE = 1 << 21  # 16 MiB a sample in fp64, several times over
+            WIDE = 1 << 20  # 8 MiB a sample in fp64, several times over
 
             class Wide(nn.Module):
                 def __init__(self):
@@ -404,7 +404,7 @@ def test_a_real_allocation_failure_ends_in_a_certificate(tmp_path: Path) -> None
             task = MadeTask(Wide, loss, data, collate)
             certificate(MadeTask(lambda: nn.Linear(1, 1), loss, data, collate), steps=(2,))  # warm
             used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-            resource.setrlimit(resource.RLIMIT_AS, (used + (600 << 20), resource.RLIM_INFINITY))
+            resource.setrlimit(resource.RLIMIT_AS, (used + (300 << 20), resource.RLIM_INFINITY))
             report = certificate(task, steps=(2,), samples=12)
             print(report.verdict, report.samples, report.samples_partition)
             """
