@@ -148,11 +148,11 @@ def test_large_scenes_are_segmented(tmp_path: Path) -> None:
     run = trained(
         tmp_path,
         {
-            "run": {"max_optimizer_steps": 40},
+            "run": {"max_optimizer_steps": 24},
             "task": LIGHT | {"tile_size": 64, "batch_norm": "group-norm", "overlays": 2},
             "data": {"images": "images", "masks": "masks"},
             "accumulation": {"micro_batch_size": 2, "effective_batch_size": 32, "normalization": "samples"},
-            "optimizer": {"learning_rate": 2e-3},
+            "optimizer": {"learning_rate": 4e-3},
             "evaluation": {"every_samples": 100_000},
         },
     )  # fmt: skip
