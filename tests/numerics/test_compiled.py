@@ -35,7 +35,7 @@ def steps_of(folder: Path, *, compiled: bool) -> tuple[list[OptimizerStepMeasure
     cache = {
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "compiled"),
-        "TORCHINDUCTOR_VEC_ISA_OK": "0",  # plain loops: nothing is compiled to find out what vectors there are
+        "TORCHINDUCTOR_VEC_ISA_OK": "0",  # nothing is compiled to find out what vectors there are
     }
     with Trainer(run, env=cache) as trainer:
         assert isinstance(trainer.end(), RunFinished)
