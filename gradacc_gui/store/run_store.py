@@ -89,8 +89,8 @@ class RunStore:
         """Whether the last poll reached the journal's end."""
         self.last = 0
         """Number of the newest event taken."""
-        self._hurries = False
-        """Whether the last poll took much of its time."""
+        self.took_many = False
+        """Whether the last poll took in so much that nothing else should be done with it."""
         self._reader: JournalReader | None = None
         self._tracker = StateTracker()
         self._clock = Clock()
@@ -114,7 +114,7 @@ class RunStore:
 
         Reads at least one slice of events, so that it falls behind no run, then fetches history.
         """
-        began = time.monotonic()
+        began, before = time.monotonic(), self.last
         self._look_at_lock(began)
         if not self._open():
             return self._refresh_state()
@@ -129,7 +129,7 @@ class RunStore:
                 changed = True
         except GradaccError as error:
             self.problem = str(error)
-        self._hurries = time.monotonic() - began > budget_s / 2
+        self.took_many = self.last - before >= READ_EVENTS
         return self._refresh_state() or changed
 
     def close(self) -> None:
@@ -393,9 +393,8 @@ class RunStore:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the journal has more than was taken, or fills so fast: the next poll may come sooner."""
-        more = not self.caught_up or self.loading_history or self._hurries
-        return self._reader is not None and not self.problem and more
+        """Whether the journal has more than was taken: the next poll may come sooner."""
+        return self._reader is not None and not self.problem and (not self.caught_up or self.loading_history)
 
     def active_s(self, now: float) -> float:
         """Seconds the run was active until the wall clock's `now`; downtime and pauses left out.

@@ -287,16 +287,15 @@ class MainWindow(QMainWindow):
             if figures:
                 self.header.show_state(header_of(self.run))
             if self.page() == "live":
-                self.live.tick(slow=slow, figures=figures, charts=draws or not self.run.store.is_behind)
+                self.live.tick(slow=slow, figures=figures, charts=draws or not self._reads_on())
         elif slow:
             wish = self.starts.wish
             self.header.show_state(HeaderState(name=wish.title(), state="loading") if wish else HeaderState())
         if slow:
             self._keep_awake()
             self._title()
-        behind = self.run is not None and self.run.store.is_behind
         half_drawn = self.live.charts is not None and self.live.charts.is_half_drawn
-        self.timer.setInterval(CATCHING_UP_MS if behind or half_drawn else TICK_MS)
+        self.timer.setInterval(CATCHING_UP_MS if half_drawn or self._reads_on() else TICK_MS)
         if self._ticks % LIST_TICKS == 0 and self.page() == "runs":
             self._list_runs()
 
@@ -307,6 +306,10 @@ class MainWindow(QMainWindow):
             return False
         self._shown_at = now
         return True
+
+    def _reads_on(self) -> bool:
+        """Whether this beat was one of reading much: another follows at once."""
+        return self.run is not None and (self.run.store.is_behind or self.run.store.took_many)
 
     def _draws(self) -> bool:
         """Whether this beat will draw charts of a run that is behind."""
