@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from trainer_backend.config import RunConfig
 from trainer_backend.config_check import fields, metadata, section_types, show
+
+NOT_HERE: Final = "–"
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -21,6 +23,11 @@ class Difference(msgspec.Struct, frozen=True):
     published: str
     here: str
     same: bool
+
+    @property
+    def differs(self) -> bool:
+        """Whether there is something else here (and not merely nothing)."""
+        return not self.same and self.here != NOT_HERE
 
 
 def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -54,7 +61,7 @@ def compare(published: Mapping[str, Any], kind: str, here: Mapping[str, Any]) ->
             path=path,
             title=titles.get(path) or path.rpartition(".")[2].replace("_", " "),
             published=_text(value),
-            here="–" if (mine := here.get(path)) is None else _text(mine),
+            here=NOT_HERE if (mine := here.get(path)) is None else _text(mine),
             same=mine is not None and _same(mine, value),
         )
         for path, value in leaves(published)

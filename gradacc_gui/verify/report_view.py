@@ -21,6 +21,8 @@ TOKENS: Final = {"equal": "ok", "per-micro-batch": "warning", "not-equal": "bad"
 ICONS: Final = {"equal": "check", "per-micro-batch": "info", "not-equal": "warning"}
 _LONGEST_SIZES: Final = 16
 _SIDE: Final = 284
+_TABLE: Final = 520
+"""Names and values of a narrow table: farther apart, no eye would follow."""
 
 
 class ReportView(QWidget):
@@ -218,6 +220,7 @@ class Published(Panel):
     def __init__(self, report: VerifyReport) -> None:
         super().__init__(tr("As published, and as run here"), report.published_source)
         table = SmallTable(tr("As published, and as run here"))
+        table.setMaximumWidth(_TABLE)
         show_published(table, report.published)
         self.body.addWidget(table)
 

@@ -107,7 +107,7 @@ def show_published(table: SmallTable, differences: Sequence[Difference]) -> None
 
 
 def _row(difference: Difference) -> tuple[Cell, Cell, Cell]:
-    differs = "differs" if not difference.same and difference.here != DASH else "muted"
+    differs = "differs" if difference.differs else "muted"
     return Cell(_title(difference.title)), Cell(difference.published), Cell(difference.here, differs)
 
 

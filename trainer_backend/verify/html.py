@@ -142,7 +142,7 @@ def _published(report: VerifyReport, tr: words.Translate) -> str:
         return ""
     rows = "".join(
         f"<tr><td>{escape(entry.title)}</td><td>{escape(entry.published)}</td>"
-        f"<td class='{'' if entry.same else 'per-micro-batch'}'>{escape(entry.here)}</td></tr>"
+        f"<td class='{'per-micro-batch' if entry.differs else ''}'>{escape(entry.here)}</td></tr>"
         for entry in report.published
     )
     source = f"<p class='muted'>{escape(report.published_source)}</p>" if report.published_source else ""
