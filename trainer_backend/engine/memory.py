@@ -6,6 +6,7 @@ import ctypes
 import gc
 import os
 import sys
+import threading
 from typing import Final
 
 import torch
@@ -40,9 +41,12 @@ def keep_freed_memory() -> None:
 
     By default it gives the end of its heap back and fetches it again, window by window, where what is
     freed happens to lie there: in one process of three or so, which then trains up to a tenth slower. Who
-    has set MALLOC_TRIM_THRESHOLD_ or MALLOC_MMAP_THRESHOLD_ is not overruled.
+    has set MALLOC_TRIM_THRESHOLD_ or MALLOC_MMAP_THRESHOLD_ is not overruled. Other threads than the main
+    one have heaps of another kind, which this slows down: a trainer that lives in one leaves all as it is.
     """
     if os.environ.keys() & {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}:
+        return
+    if threading.current_thread() is not threading.main_thread():
         return
     mallopt = _of_glibc("mallopt")
     if mallopt is not None:
