@@ -288,7 +288,7 @@ class JournalWriter:
                 connection.executemany("INSERT INTO facts VALUES (?,?,?,?,?)", facts)
             rolled, unrolled = self._roll_up(rows, events[-1][0])
             connection.execute("COMMIT")
-        except BaseException:
+        except BaseException:  # undone, whatever it was, and raised again
             with suppress(sqlite3.Error):  # SQLite has rolled back by itself already, on a full disk
                 connection.execute("ROLLBACK")
             raise

@@ -104,7 +104,7 @@ def make_schema(connection: sqlite3.Connection) -> None:
                     connection.execute(f'ALTER TABLE {table} ADD COLUMN "{name}"')
         connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
         connection.execute("COMMIT")
-    except BaseException:
+    except BaseException:  # undone, whatever it was, and raised again
         connection.execute("ROLLBACK")
         raise
 
@@ -182,7 +182,7 @@ def _stats(values: tuple[Any, ...]) -> tuple[Any, ...]:
     if first.__class__ in _ALIKE and first == values[-1] and values.count(first) == many:
         if first is None:
             return (None, None, 0.0, 0, 0, 0, 0, None, None)
-        return (first, first, float(first) * many, many, 0, 0, 0, first, first)  # type: ignore[arg-type]
+        return (first, first, float(first) * many, many, 0, 0, 0, first, first)  # type: ignore[arg-type]  # an int
     try:
         total = sum(values, 0.0)
         if -math.inf < total < math.inf:

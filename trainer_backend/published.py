@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -68,7 +69,7 @@ def compare(published: Mapping[str, Any], kind: str, here: Mapping[str, Any]) ->
     ]
 
 
-def published_beside(config: RunConfig) -> list[Difference]:
+def beside_own(config: RunConfig) -> list[Difference]:
     """Every published value of a recipe beside the recipe's own."""
     return compare(msgspec.to_builtins(config.published), config.kind, values_of(config))
 
@@ -93,6 +94,7 @@ def number_text(value: Any) -> str:  # noqa: ANN401 - plain data
     return re.sub(r"e([+-])0*(\d)", r"e\1\2", text).replace("e+", "e").removesuffix(".0")
 
 
+@functools.cache  # msgspec looks at the types anew each time, and the form compares at each key
 def _titles(kind: str) -> dict[str, str]:
     return {
         f"{section}.{name}": metadata(field.type)[0]

@@ -109,7 +109,8 @@ class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # Runs in the user's interpreter, which may be any Python 3 (or none): no syntax newer than 3.6.
-# torch is not imported, for that takes seconds: its version file says what it is.
+# torch is not imported, for that takes seconds: its version file says what it is. Wide excepts: a stranger's
+# environment may raise anything here, and what cannot be found out is told as unknown.
 _PROBE = r"""
 import json, os, platform, site, sys, sysconfig
 wanted, extra = json.loads(sys.argv[1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -59,15 +58,3 @@ def test_a_persons_own_setting_is_not_overruled(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv(own, "131072")
     memory.keep_freed_memory()
     assert asked == ["mallopt"]
-
-
-def test_a_trainer_in_a_thread_leaves_the_allocator_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The heaps of threads are of another kind."""
-    asked: list[str] = []
-    monkeypatch.setattr(memory, "_of_glibc", asked.append)
-    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
-    monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
-    thread = threading.Thread(target=memory.keep_freed_memory)
-    thread.start()
-    thread.join()
-    assert asked == []

@@ -6,7 +6,6 @@ import ctypes
 import gc
 import os
 import sys
-import threading
 from typing import Final
 
 import torch
@@ -41,12 +40,9 @@ def keep_freed_memory() -> None:
 
     By default it gives the end of its heap back and fetches it again, window by window, where what is
     freed happens to lie there: in one process of three or so, which then trains up to a tenth slower. Who
-    has set MALLOC_TRIM_THRESHOLD_ or MALLOC_MMAP_THRESHOLD_ is not overruled. Other threads than the main
-    one have heaps of another kind, which this slows down: a trainer that lives in one leaves all as it is.
+    has set MALLOC_TRIM_THRESHOLD_ or MALLOC_MMAP_THRESHOLD_ is not overruled.
     """
     if os.environ.keys() & {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}:
-        return
-    if threading.current_thread() is not threading.main_thread():
         return
     mallopt = _of_glibc("mallopt")
     if mallopt is not None:
@@ -62,10 +58,9 @@ def _of_glibc(name: str) -> ctypes._NamedFuncPointer | None:
 def free(device: torch.device) -> None:
     """Give back what is unreachable and cached. Call it outside the `except` that caught the error."""
     gc.collect()
-    trim = _of_glibc("malloc_trim")
-    if trim is not None:
-        trim(0)
     if device.type == "cuda":
         torch.cuda.empty_cache()
     elif device.type == "mps":
         torch.mps.empty_cache()
+    elif (trim := _of_glibc("malloc_trim")) is not None:
+        trim(0)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, TextIO
 import msgspec
 
 from trainer_backend.errors import GradaccError, UsageError
-from trainer_backend.published import lines, published_beside
+from trainer_backend.published import beside_own, lines
 from trainer_backend.verify import words
 from trainer_backend.verify.report import (
     AnyMessage,
@@ -195,7 +195,7 @@ def make(recipe: Recipe, options: argparse.Namespace, out: Out) -> VerifyReport:
     name = config.run.name or Path(options.recipe).name
     return msgspec.structs.replace(
         report, recipe=name, kind=config.kind, remarks=(*report.remarks, *dict.fromkeys(warned)),
-        published_source=config.published.source, published=tuple(published_beside(config)),
+        published_source=config.published.source, published=tuple(beside_own(config)),
     )  # fmt: skip
 
 
