@@ -7,17 +7,20 @@ All have the same first weights, the same files read and collated by the same co
 N = 8, fp32 on one CPU thread, fused AdamW, clipping at 1. Nothing is evaluated, saved, logged to a
 console or augmented.
 
-Each trainer lives as long as the comparison does, in a thread that runs only in its turn. A round gives
-each one turn, in random order; a turn is some windows that are not timed, and then the timed ones.
-Differences and ratios are taken round by round; what is printed is their median, beside it (`…_interval`)
-a 95 % bootstrap interval of it. Small cases time 16 windows a turn, so that each turn has the one window
-in 16 in which the product measures every micro-batch's gradient norm.
+Each trainer has a process of its own, as users have it, and trains only in its turn of about a quarter of
+a second (or one window), so that what the product's journal does for a turn falls into it. A round is
+some turns of each, always in random order; for small micro-batches 16 windows, so that the one window in
+16 in which the product measures every micro-batch's gradient norm is in each. Differences and ratios are
+taken round by round, over raw against the mean of both loops. Where things come to lie in memory makes a
+process faster or slower by some percent for all its life, so each case is measured in several sets of
+fresh processes (`…_by_set`). What is printed is the median, beside it (`…_interval`) its 95 % interval
+(bootstrap over sets and the rounds in them).
 
     KIND_us_saved_per_micro_batch_over_TRAINER   microseconds, small case
     KIND_ratio_over_TRAINER_50ms                 time under the product over time under the other
     KIND_ratio_over_raw                          the same over the loop written by hand, 50-ms case
     KIND_small_ratio_over_raw                    small case
-    KIND_peak_memory_ratio_over_raw              peak resident memory, each in a fresh process
+    KIND_peak_memory_ratio_over_raw              peak resident memory of those processes, 50-ms case
     KIND_SIZE_aa_ratio, aa_ratio                 one loop written by hand over the other; the furthest from 1
     KIND_SIZE_micro_batch_ms                     what a micro-batch takes in the loop written by hand
     KIND_SIZE_disagreement                       how far apart the trainers' weights are after three windows,

@@ -8,22 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from tests.bench.tasks.product import Product
-from tests.bench.tasks.rivals import Accelerate, HfTrainer, Lightning, Raw
-from tests.bench.tasks.turns import Trainer
 from tests.support.language_models import write_json_lines, write_model, write_tokenizer
 from tests.support.scenes import write_digits, write_scenes
 from tests.support.trainers import make_run, merged
 
 STEPS: Final = 8
-MAKERS: Final[dict[str, Callable[[Path], Trainer]]] = {
-    "ours": Product,
-    "hf": HfTrainer,
-    "lightning": Lightning,
-    "accelerate": Accelerate,
-    "raw": Raw,
-    "raw_again": Raw,
-}
 COMMON: Final[dict[str, Any]] = {
     "run": {"device": "cpu", "precision": "fp32", "epochs": 1_000_000},
     "data": {"shuffle": False},
@@ -44,9 +33,14 @@ class Case:
     """Beside the product and the two loops written by hand."""
     prepare: Callable[[Path], dict[str, Any]]
     """Write the files into a folder; gives the recipe, but for what all share."""
+    windows: int
+    """Of a turn: a quarter of a second, or one."""
+    turns: int
+    """Of each trainer in a round."""
     rounds: int
-    untimed: int
-    timed: int
+    """Of each set."""
+    sets: int
+    """Of fresh processes, one a trainer."""
 
     @property
     def name(self) -> str:
@@ -111,11 +105,11 @@ def small_language_model(folder: Path) -> dict[str, Any]:
 
 
 def language_model(folder: Path) -> dict[str, Any]:
-    """A Llama of width 256 and four layers; 4 rows of 128 tokens."""
+    """A Llama of width 256 and four layers; 2 rows of 128 tokens."""
     import torch
     import transformers
 
-    written = write_texts(folder, 4 * STEPS * 16, 192)
+    written = write_texts(folder, 2 * STEPS * 64, 192)
     vocabulary = write_tokenizer(folder / "model", written[:64])
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
@@ -127,7 +121,7 @@ def language_model(folder: Path) -> dict[str, Any]:
         max_position_embeddings=256,
     )
     transformers.LlamaForCausalLM(config).save_pretrained(folder / "model")
-    return causal_lm(128, 4)
+    return causal_lm(128, 2)
 
 
 def segmentation(encoder: str, side: int) -> Callable[[Path], dict[str, Any]]:
@@ -178,16 +172,19 @@ def image_classification(model: str, side: int, size: int) -> Callable[[Path], d
 
 
 CASES: Final = (
-    Case("causal_lm", "small", ("hf", "lightning", "accelerate"), small_language_model, 40, 1, 16),
-    Case("causal_lm", "50ms", ("hf",), language_model, 24, 1, 2),
-    Case("segmentation", "small", ("lightning", "accelerate"), segmentation("tu-test_resnet", 64), 10, 1, 16),
-    Case("segmentation", "50ms", ("lightning", "accelerate"), segmentation("resnet18", 96), 24, 1, 2),
+    Case("causal_lm", "small", ("hf", "lightning", "accelerate"), small_language_model, 8, 2, 8, 8),
+    Case("causal_lm", "50ms", ("hf",), language_model, 1, 2, 8, 10),
+    Case(
+        "segmentation", "small", ("lightning", "accelerate"),
+        segmentation("tu-test_resnet", 64), 1, 16, 2, 8,
+    ),
+    Case("segmentation", "50ms", ("lightning", "accelerate"), segmentation("resnet18", 96), 1, 2, 6, 8),
     Case(
         "image_classification", "small", ("lightning", "accelerate"),
-        image_classification("test_resnet", 32, 2), 10, 1, 16,
+        image_classification("test_resnet", 32, 2), 2, 8, 4, 8,
     ),
     Case(
         "image_classification", "50ms", ("lightning", "accelerate"),
-        image_classification("resnet18", 80, 2), 24, 1, 2,
+        image_classification("resnet18", 80, 2), 1, 2, 6, 8,
     ),
 )  # fmt: skip

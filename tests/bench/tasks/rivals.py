@@ -245,3 +245,10 @@ LOSSES: dict[str, Callable[[torch.nn.Module, Any], torch.Tensor]] = {
     "segmentation": pixel_loss,
     "image-classification": class_loss,
 }
+
+RIVALS: dict[str, type[Raw | Accelerate | Lightning | HfTrainer]] = {
+    "raw": Raw,
+    "accelerate": Accelerate,
+    "lightning": Lightning,
+    "hf": HfTrainer,
+}
