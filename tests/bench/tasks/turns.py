@@ -77,14 +77,16 @@ class Turns:
         """No more turns. A process that was asked for nothing more ends by itself."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._process.wait()
         self._process.stdout.close()
 
     def _asked(self, line: str) -> str:
         assert self._process.stdin is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it ended: its answer says so
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
         return self._answer()
 
     def _answer(self) -> str:

@@ -17,7 +17,7 @@ RIVALS = {"causal_lm": ["hf", "lightning", "accelerate"], "image_classification"
 
 @pytest.fixture(scope="module")
 def result() -> dict[str, Any]:
-    """What the benchmark prints last: both kinds in one process, since most of its time is imports."""
+    """What the benchmark prints last, of both kinds."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench.tasks", "--quick", "--only", *RIVALS],
         cwd=ROOT,
