@@ -188,6 +188,7 @@ def hooks_bytes() -> int:
 PEAK = """
     import resource, sys
     import torch
+    from tests.bench.figures import peak_bytes
     from trainer_backend.engine import Accumulator, Collated, LossTerm, make_optimizer
 
     torch.set_num_threads(1)
@@ -207,7 +208,7 @@ PEAK = """
     optimizer = make_optimizer("sgd", model.parameters(), learning_rate=1e-4)
     engine = Accumulator(model, optimizer, loss, max_grad_norm=1.0)
     engine.window(Collated(torch.randn(1, 16), samples=1, tokens=1) for _ in range(many))
-    peak = next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
+    peak = peak_bytes()
     print(peak - after_imports)
 """
 """Half a GB each of weights, gradients and activations, so that little else than memory is touched."""

@@ -33,6 +33,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.bench.figures import interval
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 STEPS = 8
@@ -175,17 +177,6 @@ class Blocks:
         }
 
 
-def interval(processes: list[list[float]]) -> list[float]:
-    """95 %, for the median of all: processes are drawn with replacement, and blocks in each."""
-    medians = sorted(statistics.median(_drawn(processes)) for _ in range(2000))
-    return [round(medians[50], 4), round(medians[1949], 4)]
-
-
-def _drawn(processes: list[list[float]]) -> list[float]:
-    draw = random.choices  # a bootstrap is no secret
-    return [ratio for drawn in draw(processes, k=len(processes)) for ratio in draw(drawn, k=len(drawn))]
-
-
 def measure(name: str, rounds: int, folder: Path) -> dict[str, Any]:
     """One size in one process, this one, with a whole trainer."""
     import torch
@@ -231,10 +222,10 @@ def summary(name: str, found: list[dict[str, Any]]) -> dict[str, Any]:
     alike = [process["aa_ratios"] for process in found]
     return {
         f"ratio_{name}": round(statistics.median(itertools.chain(*ratios)), 4),
-        f"interval_{name}": interval(ratios),
+        f"interval_{name}": interval(ratios, 4),
         f"by_process_{name}": [round(statistics.median(process), 4) for process in ratios],
         f"aa_ratio_{name}": round(statistics.median(itertools.chain(*alike)), 4),
-        f"aa_interval_{name}": interval(alike),
+        f"aa_interval_{name}": interval(alike, 4),
         f"aa_by_process_{name}": [round(statistics.median(process), 4) for process in alike],
         f"raw_micro_batch_ms_{name}": round(
             statistics.median(process["raw_micro_batch_ms"] for process in found), 3

@@ -1,7 +1,7 @@
 """What a micro-batch costs here and under trainers that people know: `python -m tests.bench.tasks`.
 
 For causal-lm, segmentation and image-classification, each once with small micro-batches ("small") and
-once with micro-batches of about 50 ms ("50ms"): the product's own loop (recipe, task, engine, journal and
+once with micro-batches of 50 ms and more ("50ms"): the product's own loop (recipe, task, engine, journal and
 readings as in any run), HF Trainer (causal-lm), Lightning, accelerate, and a loop written by hand, twice.
 All have the same first weights, the same files read and collated by the same code in the same order,
 N = 8, fp32 on one CPU thread, fused AdamW, clipping at 1. Nothing is evaluated, saved, logged to a

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import operator
 import random
 import statistics
 from collections.abc import Callable
@@ -12,19 +13,17 @@ from typing import Final
 
 import torch
 
+from tests.bench.figures import interval
 from tests.bench.tasks.cases import STEPS, Case
 from tests.bench.tasks.turns import Turns
 
 WARM_UP: Final = 3
 """Windows before the first round."""
-RESAMPLED: Final = 2_000
 TOLERATED: Final = 0.1
 """Disagreement above it means that two trainers do not do the same work (rounding gives some 0.01)."""
 
 Spent = dict[str, list[float]]
-"""Seconds a micro-batch of each trainer, round by round."""
-Rows = list[list[float]]
-"""A figure of each round, set by set."""
+"""Seconds a micro-batch of each trainer, round by round; "by_hand" is the mean of both raw loops."""
 
 
 @dataclasses.dataclass
@@ -68,6 +67,7 @@ def take_set(case: Case, run: Callable[[], Path], file: Path, clock: str, found:
     finally:
         for each in turns.values():
             each.end()
+    spent["by_hand"] = list(map(statistics.mean, zip(spent["raw"], spent["raw_again"], strict=True)))
     found.spent.append(spent)
     found.peaks.append(2 * peak["ours"] / (peak["raw"] + peak["raw_again"]))
     found.disagreements.append(disagreement(moved))
@@ -86,54 +86,30 @@ def said(case: Case, found: Found) -> dict[str, object]:
     """Keys of one case."""
     kind, result = case.kind, dict[str, object]()
 
-    def put(key: str, rows: Rows, digits: int) -> None:
+    def put(key: str, of: Callable[[float, float], float], one: str, other: str, digits: int) -> None:
+        """A figure of two trainers, round by round."""
+        rows = [list(map(of, spent[one], spent[other])) for spent in found.spent]
         result[key] = round(statistics.median(itertools.chain(*rows)), digits)
-        result[f"{key}_interval"] = [round(bound, digits) for bound in interval(rows)]
+        result[f"{key}_interval"] = interval(rows, digits)
         result[f"{key}_by_set"] = [round(statistics.median(row), digits) for row in rows]
 
-    by_hand = [
-        [(one + other) / 2 for one, other in zip(spent["raw"], spent["raw_again"], strict=True)]
-        for spent in found.spent
-    ]
-
-    def against(rival: str) -> list[list[tuple[float, float]]]:
-        others = by_hand if rival == "raw" else [spent[rival] for spent in found.spent]
-        return [
-            list(zip(spent["ours"], other, strict=True))
-            for spent, other in zip(found.spent, others, strict=True)
-        ]
-
-    for rival in (*case.rivals, "raw"):
-        rows = against(rival)
+    for rival in (*case.rivals, "by_hand"):
+        name = "raw" if rival == "by_hand" else rival
         if case.size == "small":
-            saved = [[1e6 * (other - ours) for ours, other in row] for row in rows]
-            put(f"{kind}_us_saved_per_micro_batch_over_{rival}", saved, 1)
-        elif rival != "raw":
-            put(f"{kind}_ratio_over_{rival}_50ms", [[ours / other for ours, other in row] for row in rows], 4)
+            put(f"{kind}_us_saved_per_micro_batch_over_{name}", saved_us, "ours", rival, 1)
+        elif rival != "by_hand":
+            put(f"{kind}_ratio_over_{name}_50ms", operator.truediv, "ours", rival, 4)
     small = "small_" if case.size == "small" else ""
-    put(f"{kind}_{small}ratio_over_raw", [[ours / other for ours, other in row] for row in against("raw")], 4)
-    put(
-        f"{case.name}_aa_ratio",
-        [
-            [one / other for one, other in zip(spent["raw_again"], spent["raw"], strict=True)]
-            for spent in found.spent
-        ],
-        4,
-    )
-    result[f"{case.name}_micro_batch_ms"] = round(1e3 * statistics.median(itertools.chain(*by_hand)), 3)
+    put(f"{kind}_{small}ratio_over_raw", operator.truediv, "ours", "by_hand", 4)
+    put(f"{case.name}_aa_ratio", operator.truediv, "raw_again", "raw", 4)
+    by_hand = itertools.chain.from_iterable(spent["by_hand"] for spent in found.spent)
+    result[f"{case.name}_micro_batch_ms"] = round(1e3 * statistics.median(by_hand), 3)
     result[f"{case.name}_disagreement"] = round(max(found.disagreements), 6)
     if case.size == "50ms":
         result[f"{kind}_peak_memory_ratio_over_raw"] = round(statistics.median(found.peaks), 4)
     return result
 
 
-def interval(rows: Rows) -> tuple[float, float]:
-    """95 % for the median of all: sets are drawn with replacement, and rounds in each."""
-    chance = random.Random(0)  # noqa: S311 - not for secrets
-    medians = sorted(
-        statistics.median(
-            [value for row in chance.choices(rows, k=len(rows)) for value in chance.choices(row, k=len(row))]
-        )
-        for _ in range(RESAMPLED)
-    )
-    return medians[int(0.025 * RESAMPLED)], medians[int(0.975 * RESAMPLED) - 1]
+def saved_us(ours: float, other: float) -> float:
+    """Microseconds, from seconds."""
+    return 1e6 * (other - ours)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import subprocess
 import sys
 import time
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Final, Protocol, TextIO
 
 import torch
+
+from tests.bench.figures import peak_bytes
 
 ROOT: Final = Path(__file__).parents[3]
 CLOCKS: Final[dict[str, Callable[[], float]]] = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -137,13 +138,6 @@ class Border:
 def weights(model: torch.nn.Module) -> torch.Tensor:
     """All parameters, flat."""
     return torch.cat([parameter.detach().flatten().double() for parameter in model.parameters()])
-
-
-def peak_bytes() -> int:
-    """Largest resident memory of this process so far."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text("ascii"))
-    assert found is not None
-    return int(found[1]) * 1024
 
 
 def main() -> None:
