@@ -98,8 +98,18 @@ class JournalReader:
         return bool(self._kinds)
 
     def _known_kinds(self) -> dict[type[Event], str]:
-        """What to select of the tables this journal has."""
-        self._columns = {kind: columns_in(self._connection, kind.__name__) for kind in MEASUREMENTS}
+        """What to select of the tables this journal has, all seen in one state of it.
+
+        They appear at once, but perhaps between two looks: who looks outside a transaction would find some
+        of them missing, for as long as the reader lives.
+        """
+        connection = self._connection
+        connection.execute("BEGIN")
+        try:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # this holds the state
+            self._columns = {kind: columns_in(connection, kind.__name__) for kind in MEASUREMENTS}
+        finally:
+            connection.execute("COMMIT")
         return {kind: self._select(kind, columns(kind)) for kind, have in self._columns.items() if have}
 
     def _select(self, kind: type[Event], wanted: tuple[str, ...]) -> str:
@@ -124,7 +134,9 @@ class JournalReader:
             return Slice(after, after, {}, [])
         if self._wanted != wanted:
             self._wanted = dict(wanted)
-            self._narrow = {kind: self._select(kind, names) for kind, names in wanted.items()}
+            self._narrow = {
+                kind: self._select(kind, names) for kind, names in wanted.items() if kind in self._kinds
+            }
         return self._read(after, limit, self._narrow)
 
     def _read(self, after: int, limit: int, selects: Mapping[type[Event], str]) -> Slice:

@@ -23,7 +23,9 @@ from trainer_backend import journal as module
 from trainer_backend.asleep import asleep_s
 from trainer_backend.errors import RunDirectoryError
 from trainer_backend.journal import JournalReader, JournalWriter, seal
+from trainer_backend.journal_rows import columns_in
 from trainer_backend.protocol import (
+    MEASUREMENTS,
     AnyEvent,
     MicroBatchMeasured,
     Paused,
@@ -363,6 +365,47 @@ def test_a_journal_that_is_just_being_made_is_empty_and_not_damaged(path: Path) 
     assert newest is not None
     assert newest.seq == 2
     reader.close()
+
+
+def test_tables_that_appear_while_a_reader_looks_for_them_are_all_there_or_none(
+    path: Path, open_reader: Callable[[], JournalReader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that saw some and not the others would lack those measurements for as long as it lives."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.close()
+    reader = open_reader()
+    its_look = "trainer_backend.journal_reader.columns_in"
+
+    def look_while_they_are_made(connection: sqlite3.Connection, table: str) -> set[str]:
+        found = columns_in(connection, table)
+        monkeypatch.setattr(its_look, columns_in)
+        writer = JournalWriter(path, attempt=1)
+        for step in (1, 2):
+            writer.put(micro_batch(step))
+        writer.close()
+        return found
+
+    monkeypatch.setattr(its_look, look_while_they_are_made)
+    wanted = dict.fromkeys(MEASUREMENTS, ("seq", "at"))
+    assert len(reader.read_numbers(0, 1_000, wanted)) == 0
+    assert [row[0] for row in reader.read_numbers(0, 1_000, wanted).rows[MicroBatchMeasured]] == [1, 2]
+    assert len(read_all(reader)) == 2
+
+
+def test_numbers_of_a_journal_without_a_later_kind_are_the_others(
+    path: Path, open_reader: Callable[[], JournalReader]
+) -> None:
+    """A journal of an older version may lack a table."""
+    writer = JournalWriter(path, attempt=1)
+    writer.put(micro_batch(1))
+    writer.close()
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("DROP TABLE OptimizerStepMeasured")
+    connection.close()
+
+    found = open_reader().read_numbers(0, 1_000, dict.fromkeys(MEASUREMENTS, ("seq", "at")))
+    assert list(found.rows) == [MicroBatchMeasured]
 
 
 def test_a_journal_that_is_locked_for_a_moment_has_nothing_new(
