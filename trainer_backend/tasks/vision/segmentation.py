@@ -51,7 +51,7 @@ class Segmentation(BuiltIn[SegmentationTask, SegmentationData]):
         if task.class_weights and len(task.class_weights) != task.classes:
             message = f"task.class_weights has {len(task.class_weights)} values for {task.classes} classes."
             raise UsageError(message)
-        self._class_weights = torch.tensor(task.class_weights or (1.0,) * task.classes)
+        self._class_weights = torch.tensor(task.class_weights) if task.class_weights else None
 
     # ----------------------------------------------------------------- model and data
 
@@ -102,60 +102,74 @@ class Segmentation(BuiltIn[SegmentationTask, SegmentationData]):
 
     def weights(self, batch: dict[str, torch.Tensor]) -> dict[str, float]:
         """Pixels (or their class weights) for cross-entropy, images for Dice."""
+        masks_bhw = batch["masks"]
+        valid_bhw = masks_bhw != self.task.ignore_value
         weights = {}
         if self.task.cross_entropy:
-            weights[CROSS_ENTROPY] = float(self._pixel_weights(batch["masks"]).sum(dtype=torch.float64))
+            weights[CROSS_ENTROPY] = float(self._pixel_weight(masks_bhw, valid_bhw))
         if self.task.dice:
-            weights[DICE] = float(self._dice_images(batch["masks"]).sum())
+            weights[DICE] = float(_images_with_pixels(valid_bhw).sum())
         return weights
 
-    def _pixel_weights(self, masks_bhw: torch.Tensor) -> torch.Tensor:
-        valid = masks_bhw != self.task.ignore_value
-        classes = torch.where(valid, masks_bhw, 0)
-        return self._class_weights.to(masks_bhw.device)[classes] * valid
-
-    def _dice_images(self, masks_bhw: torch.Tensor) -> torch.Tensor:
-        """(b,): 1 for an image with a valid pixel."""
-        return (masks_bhw != self.task.ignore_value).flatten(1).any(1).double()
+    def _pixel_weight(self, masks_bhw: torch.Tensor, valid_bhw: torch.Tensor) -> torch.Tensor:
+        """0-d, fp64: valid pixels, each as much as its class weighs."""
+        if self._class_weights is None:
+            return valid_bhw.sum(dtype=torch.float64)
+        classes_bhw = torch.where(valid_bhw, masks_bhw, 0)
+        weights_bhw = self._class_weights.to(masks_bhw.device)[classes_bhw] * valid_bhw
+        return weights_bhw.sum(dtype=torch.float64)
 
     def loss(self, model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> list[LossTerm]:
         """Cross-entropy over pixels and Dice over images, each a sum with its own denominator."""
+        task, masks_bhw = self.task, batch["masks"]
         logits_bkhw = _logits(model, batch["images"])
         logits_bkhw = logits_bkhw if logits_bkhw.dtype == torch.float64 else logits_bkhw.float()
+        log_found_bkhw = logits_bkhw.log_softmax(1)  # both terms go on from it
+        valid_bhw = masks_bhw != task.ignore_value
         terms = []
-        if self.task.cross_entropy:
-            total = self._cross_entropy(logits_bkhw, batch["masks"]) * self.task.cross_entropy
-            weight = self._pixel_weights(batch["masks"]).sum(dtype=torch.float64)
-            terms.append(LossTerm(total, weight, CROSS_ENTROPY))
-        if self.task.dice:
-            weight = self._dice_images(batch["masks"]).sum()
-            total = self._dice(logits_bkhw, batch["masks"], weight) * self.task.dice
-            terms.append(LossTerm(total, weight, DICE, per_micro_batch=self.task.dice_over == "micro-batch"))
+        if task.cross_entropy:
+            total = self._cross_entropy(log_found_bkhw, masks_bhw) * task.cross_entropy
+            terms.append(LossTerm(total, self._pixel_weight(masks_bhw, valid_bhw), CROSS_ENTROPY))
+        if task.dice:
+            images_b = _images_with_pixels(valid_bhw)
+            total = self._dice(log_found_bkhw, masks_bhw, valid_bhw, images_b) * task.dice
+            per_micro_batch = task.dice_over == "micro-batch"
+            terms.append(LossTerm(total, images_b.sum(), DICE, per_micro_batch=per_micro_batch))
         return terms
 
-    def _cross_entropy(self, logits_bkhw: torch.Tensor, masks_bhw: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(
-            logits_bkhw,
+    def _cross_entropy(self, log_found_bkhw: torch.Tensor, masks_bhw: torch.Tensor) -> torch.Tensor:
+        weights_k = self._class_weights
+        return F.nll_loss(
+            log_found_bkhw,
             masks_bhw,
-            weight=self._class_weights.to(logits_bkhw),
+            weight=None if weights_k is None else weights_k.to(log_found_bkhw),
             ignore_index=self.task.ignore_value,
             reduction="sum",
         )
 
-    def _dice(self, logits_bkhw: torch.Tensor, masks_bhw: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
-        """Sum over images of 1 - mean over classes of soft Dice (Milletari et al. 2016, linear form)."""
-        valid_b1hw = (masks_bhw != self.task.ignore_value)[:, None]
-        truth = torch.where(valid_b1hw[:, 0], masks_bhw, 0)
-        truth_bkhw = F.one_hot(truth, self.task.classes).movedim(-1, 1).to(logits_bkhw) * valid_b1hw
-        found_bkhw = logits_bkhw.softmax(1) * valid_b1hw
+    def _dice(
+        self,
+        log_found_bkhw: torch.Tensor,
+        masks_bhw: torch.Tensor,
+        valid_bhw: torch.Tensor,
+        images_b: torch.Tensor,
+    ) -> torch.Tensor:
+        """Sum over images of 1 - mean over classes of soft Dice (Milletari et al. 2016, linear form).
+
+        Large images make it a matter of passes over (b, k, h, w): no one-hot of int64, no sum of both.
+        """
+        classes_k11 = torch.arange(self.task.classes, device=masks_bhw.device)[:, None, None]
+        truth_bkhw = torch.where(valid_bhw, masks_bhw, -1)[:, None] == classes_k11
+        truth_bkhw = truth_bkhw.to(log_found_bkhw)
+        found_bkhw = log_found_bkhw.exp() * valid_bhw[:, None].to(log_found_bkhw)
         over = (2, 3) if self.task.dice_over == "image" else (0, 2, 3)
         overlap = (truth_bkhw * found_bkhw).sum(over)
-        both = (truth_bkhw + found_bkhw).sum(over)
+        both = truth_bkhw.sum(over) + found_bkhw.sum(over)
         smooth = 1.0  # one pixel: a class that is nowhere and not found costs nothing
         dice = 1 - ((2 * overlap + smooth) / (both + smooth)).mean(-1)
         if self.task.dice_over == "image":
-            return (dice * self._dice_images(masks_bhw).to(dice)).sum()
-        return dice * images.to(dice)
+            return (dice * images_b.to(dice)).sum()
+        return dice * images_b.sum().to(dice)
 
     # --------------------------------------------------------------------- evaluation
 
@@ -206,6 +220,11 @@ def _logits(model: torch.nn.Module, images_bchw: torch.Tensor) -> torch.Tensor:
     given = model(images_bchw)
     logits: torch.Tensor = given["out"] if isinstance(given, dict) else given
     return logits
+
+
+def _images_with_pixels(valid_bhw: torch.Tensor) -> torch.Tensor:
+    """(b,), fp64: 1 for an image with a valid pixel."""
+    return valid_bhw.flatten(1).any(1).double()
 
 
 def _side_by_side(

@@ -96,6 +96,51 @@ def test_dice_over_a_micro_batch_depends_on_its_size_as_it_says(folder: Path) ->
     assert (whole - parts).norm() > 1e-3 * whole.norm()
 
 
+@pytest.mark.parametrize("dice_over", ["image", "micro-batch"])
+@pytest.mark.parametrize("class_weights", [(), (1.0, 3.0, 0.25)])
+@pytest.mark.parametrize("ignore_value", [255, 0])
+def test_both_losses_are_their_definitions_pixel_by_pixel(
+    folder: Path, ignore_value: int, class_weights: tuple[float, ...], dice_over: str
+) -> None:
+    """Sums, weights and gradients, with ignored pixels and an image that has no other."""
+    task = make(folder, ignore_value=ignore_value, class_weights=class_weights, dice_over=dice_over, dice=0.5)
+    torch.manual_seed(0)
+    logits_bkhw = torch.randn(3, 3, 4, 5, dtype=torch.float64, requires_grad=True)
+    masks_bhw = torch.randint(0, 3, (3, 4, 5))
+    masks_bhw[0, 1:3] = ignore_value
+    masks_bhw[2] = ignore_value
+
+    entropy, pixels = torch.zeros((), dtype=torch.float64), 0.0
+    dice = torch.zeros((), dtype=torch.float64)
+    kept = masks_bhw != ignore_value
+    found_kn = logits_bkhw.softmax(1).movedim(1, 0)
+    for place in kept.nonzero().tolist():
+        number = int(masks_bhw[tuple(place)])
+        weight = class_weights[number] if class_weights else 1.0
+        entropy = entropy - weight * found_kn[(number, *place)].log()
+        pixels += weight
+    images = [image for image in range(3) if kept[image].any()]
+    for group in [[image] for image in images] if dice_over == "image" else [images]:
+        for number in range(3):
+            truth, found = [
+                torch.cat([of[image][kept[image]] for image in group])
+                for of in (masks_bhw == number, found_kn[number])
+            ]
+            share = (2 * found[truth].sum() + 1) / (found.sum() + truth.sum() + 1)
+            dice = dice + (1 - share) / 3 * (1 if dice_over == "image" else len(images))
+
+    terms = task.loss(torch.nn.Identity(), {"images": logits_bkhw, "masks": masks_bhw})
+    wanted = {"cross-entropy": (entropy, pixels), "dice": (0.5 * dice, float(len(images)))}
+    assert [term.name for term in terms] == list(wanted)
+    for term in terms:
+        total, weight = wanted[term.name]
+        assert float(term.weight) == pytest.approx(weight, rel=1e-12)
+        assert float(term.total.detach()) == pytest.approx(float(total.detach()), rel=1e-12)
+        (gradient,) = torch.autograd.grad(term.total, logits_bkhw, retain_graph=True)
+        (definition,) = torch.autograd.grad(total, logits_bkhw, retain_graph=True)
+        assert (gradient - definition).norm() <= 1e-12 * definition.norm()
+
+
 def test_declared_weights_are_those_of_the_loss(folder: Path) -> None:
     """The host's count before the forward equals the terms' own."""
     task = make(folder, class_weights=(1.0, 3.0, 0.25))
