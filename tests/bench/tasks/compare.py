@@ -15,6 +15,7 @@ import torch
 
 from tests.bench.figures import interval
 from tests.bench.tasks.cases import STEPS, Case
+from tests.bench.tasks.rivals import Raw
 from tests.bench.tasks.turns import Turns
 
 WARM_UP: Final = 3
@@ -39,6 +40,7 @@ class Found:
 def measure(case: Case, folder: Path, clock: str) -> Found:
     """Run a case in as many sets of fresh processes as it asks for. `folder` is made."""
     run, found = case.runs(folder), Found()
+    Raw(run()).build()  # imports what all trainers need, before they are forked
     for _ in range(case.sets):
         take_set(case, run, folder / "weights", clock, found)
     return found
@@ -47,7 +49,8 @@ def measure(case: Case, folder: Path, clock: str) -> Found:
 def take_set(case: Case, run: Callable[[], Path], file: Path, clock: str, found: Found) -> None:
     """One set of processes, a trainer each, and its rounds."""
     names = ("ours", *case.rivals, "raw", "raw_again")
-    turns = {name: Turns(name.removesuffix("_again"), run(), clock) for name in names}
+    started = random.sample(names, len(names))
+    turns = {name: Turns(name.removesuffix("_again"), run(), clock) for name in started}
     spent: Spent = {name: [] for name in names}
     try:
         for each in turns.values():

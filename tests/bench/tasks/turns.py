@@ -1,26 +1,27 @@
 """Trainers that live long and run in turns, each in a process of its own: it waits inside its own loop.
 
-`python -m tests.bench.tasks.turns NAME RUN CLOCK` is such a process. At a border of windows at which its
-turn is over it answers with a line, and reads what it shall do next: `take WINDOWS`,
-`weights FILE` (save them there), `peak` (bytes); the end of its input ends it.
+The processes are forked from one that has imported what all of them need, so they differ by what their
+trainers do, and hardly by where the system has put their code. What is asked of one at a border of windows:
+a number of windows to train, a file to save the weights to, "peak" (bytes), or "end".
 """
 
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Final, Protocol, TextIO
+from typing import Final, Protocol
 
 import torch
 
 from tests.bench.figures import peak_bytes
 
-ROOT: Final = Path(__file__).parents[3]
+OPEN: Final[list[Connection]] = []
+"""This process's ends of all pipes. A trainer closes its copies, so that no trainer outlives this process."""
 CLOCKS: Final[dict[str, Callable[[], float]]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
@@ -38,7 +39,7 @@ class Trainer(Protocol):
         ...
 
     def settle(self) -> None:
-        """A turn is over: finish what goes on beside the training, so that it disturbs no other's turn."""
+        """A turn is over: finish what goes on beside the training. That takes time of the turn."""
         ...
 
 
@@ -48,13 +49,12 @@ class Turns:
     def __init__(self, name: str, run: Path, clock: str) -> None:
         """Start it. It builds its trainer; `ready` waits for that."""
         self._name = name
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.bench.tasks.turns", name, str(run), clock],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._connection, theirs = multiprocessing.Pipe()
+        start = multiprocessing.get_context("fork").Process
+        OPEN.append(self._connection)
+        self._process = start(target=be_trainer, args=(name, run, CLOCKS[clock], theirs), daemon=True)
+        self._process.start()
+        theirs.close()
 
     def ready(self) -> None:
         """It stands at the border before its first window."""
@@ -62,48 +62,43 @@ class Turns:
 
     def take(self, windows: int) -> float:
         """Train; gives seconds."""
-        return float(self._asked(f"take {windows}"))
+        self._connection.send(windows)
+        return self._answer()
 
     def weights(self, file: Path) -> torch.Tensor:
         """All parameters, flat; `file` is written on the way."""
-        self._asked(f"weights {file}")
-        weights: torch.Tensor = torch.load(file)
-        return weights
+        self._connection.send(file)
+        self._answer()
+        found: torch.Tensor = torch.load(file)
+        return found
 
-    def peak_bytes(self) -> int:
+    def peak_bytes(self) -> float:
         """Its largest resident memory so far."""
-        return int(self._asked("peak"))
-
-    def end(self) -> None:
-        """No more turns. A process that was asked for nothing more ends by itself."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
-
-    def _asked(self, line: str) -> str:
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it ended: its answer says so
-            self._process.stdin.write(line + "\n")
-            self._process.stdin.flush()
+        self._connection.send("peak")
         return self._answer()
 
-    def _answer(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit(f"The trainer {self._name} ended. What it said is above.")
-        return line.strip()
+    def end(self) -> None:
+        """No more turns."""
+        with contextlib.suppress(BrokenPipeError):
+            self._connection.send("end")
+        self._process.join()
+        OPEN.remove(self._connection)
+        self._connection.close()
+
+    def _answer(self) -> float:
+        try:
+            answer: float = self._connection.recv()
+        except EOFError:
+            raise SystemExit(f"The trainer {self._name} ended. What it said is above.") from None
+        return answer
 
 
 class Border:
     """The border of windows in a trainer's process."""
 
-    def __init__(self, trainer: Trainer, answers: TextIO, clock: Callable[[], float]) -> None:
+    def __init__(self, trainer: Trainer, connection: Connection, clock: Callable[[], float]) -> None:
         self._trainer = trainer
-        self._answers = answers
+        self._connection = connection
         self._clock = clock
         self._left = 1  # the border before window 1: set-up is nobody's time
         self._started_s = 0.0
@@ -112,27 +107,28 @@ class Border:
         """Go on with the turn, or end it and wait for the next."""
         self._left -= 1
         if self._left == 0:
-            ended_s = self._clock()
             self._trainer.settle()
-            self._answer(ended_s - self._started_s)
-            self._wait()
+            self._connection.send(self._clock() - self._started_s)
+            self._left = self._wait()
             self._started_s = self._clock()
 
-    def _wait(self) -> None:
-        for line in sys.stdin:
-            match line.split():
-                case ["take", windows]:
-                    self._left = int(windows)
-                    return
-                case ["weights", file]:
+    def _wait(self) -> int:
+        """Windows of the next turn."""
+        while True:
+            try:
+                asked = self._connection.recv()
+            except EOFError:  # the process that gives the turns was killed
+                raise Over from None
+            match asked:
+                case int(windows):
+                    return windows
+                case Path() as file:
                     torch.save(weights(self._trainer.model), file)
-                    self._answer("saved")
+                    self._connection.send(0.0)
+                case "peak":
+                    self._connection.send(peak_bytes())
                 case _:
-                    self._answer(peak_bytes())
-        raise Over
-
-    def _answer(self, what: object) -> None:
-        print(what, file=self._answers, flush=True)
+                    raise Over
 
 
 def weights(model: torch.nn.Module) -> torch.Tensor:
@@ -140,24 +136,20 @@ def weights(model: torch.nn.Module) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten().double() for parameter in model.parameters()])
 
 
-def main() -> None:
-    """Be such a process. Nothing is imported that its trainer does not need."""
-    name, run, clock = sys.argv[1:]
-    answers = os.fdopen(os.dup(1), "w", encoding="ascii")
-    os.dup2(2, 1)  # what trainers print is no answer
+def be_trainer(name: str, run: Path, clock: Callable[[], float], connection: Connection) -> None:
+    """What such a process does."""
+    for other in OPEN:
+        other.close()
+    os.dup2(2, 1)  # what trainers print is no figure
     torch.set_num_threads(1)
     trainer: Trainer
     if name == "ours":
         from tests.bench.tasks.product import Product
 
-        trainer = Product(Path(run))
+        trainer = Product(run)
     else:
         from tests.bench.tasks.rivals import RIVALS
 
-        trainer = RIVALS[name](Path(run))
+        trainer = RIVALS[name](run)
     with contextlib.suppress(Over):
-        trainer.train(Border(trainer, answers, CLOCKS[clock]).cross)
-
-
-if __name__ == "__main__":
-    main()
+        trainer.train(Border(trainer, connection, clock).cross)
