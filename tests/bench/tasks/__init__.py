@@ -8,14 +8,14 @@ N = 8, fp32 on one CPU thread, fused AdamW, clipping at 1. Nothing is evaluated,
 console or augmented.
 
 Each trainer has a process of its own, as users have it, and trains only in its turn of 0.15 s or one
-window: the machine's speed changes within a second, and longer turns measure that. What the product's
-journal does for a turn falls into it, the wait for its last batch too, which no training pays. A round is
-some turns of each, always in random order; for small micro-batches 16 windows, so that the one window in
-16 in which the product measures every micro-batch's gradient norm is in each. Differences and ratios are
-taken round by round, over raw against the mean of both loops. Two processes of the same loop still differ
-by some percent for all their life, so each case is measured in many sets of fresh ones (`…_by_set`), forked
-from one that has imported what all of them need and started in random order. What is printed is the median,
-beside it (`…_interval`) its 95 % interval (bootstrap over sets and the rounds in them).
+window: the machine's speed changes within a second, and longer turns measure that. The product's journal
+is written in the product's turns only, as often as in any run. A round is some turns of each, always in
+random order; for small micro-batches 16 windows, so that the one window in 16 in which the product measures
+every micro-batch's gradient norm is in each. Differences and ratios are taken round by round, over raw
+against the mean of both loops. Two processes of the same loop still differ by some percent for all their
+life, so each case is measured in many sets of fresh ones (`…_by_set`), forked from one that has imported
+what all of them need and started in random order. What is printed is the median, beside it (`…_interval`)
+its 95 % interval (bootstrap over sets and the rounds in them).
 
     KIND_us_saved_per_micro_batch_over_TRAINER   microseconds, small case
     KIND_ratio_over_TRAINER_50ms                 time under the product over time under the other

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from trainer_backend.inbox import Inbox
 from trainer_backend.journal import JournalWriter
-from trainer_backend.protocol import RunStopped
+from trainer_backend.protocol import Event, RunStopped
 from trainer_backend.recipe import load_recipe
 from trainer_backend.run_directory import RunDirectory
 from trainer_backend.trainer.lifecycle import Lifecycle
@@ -31,6 +33,18 @@ class TakingTurns(Steering):
         return super().start_window(step, settings)
 
 
+class TakingTurnsToo(JournalWriter):
+    """A journal that is written in its run's turns only, batch for batch as in any run."""
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        self.turn = threading.Lock()
+        super().__init__(path, **options)
+
+    def _append(self, batch: list[tuple[float, Event]]) -> None:
+        with self.turn:
+            super()._append(batch)
+
+
 class Product:
     """An attempt on a run directory, journal and readings included."""
 
@@ -46,7 +60,8 @@ class Product:
         run, life = self._run, self._life
         steering = TakingTurns(Inbox(run.inbox_path), life.put, started_at=time.time())
         life.steering = steering
-        life.writer = JournalWriter(run.journal_path, attempt=1, on_tick=self._tick)
+        self._writer = writer = TakingTurnsToo(run.journal_path, attempt=1, on_tick=self._tick)
+        life.writer = writer
         recipe = load_recipe(run.recipe_path)
         training = Training(run, recipe, life)
         try:
@@ -55,8 +70,12 @@ class Product:
             self.model = training._parts.accumulator.model
 
             def crossed() -> None:
-                border()
-                self._turn = True
+                try:
+                    border()
+                finally:
+                    if not self._turn:  # it was another's, see `settle`
+                        self._turn = True
+                        writer.turn.release()
 
             steering.border = crossed
             training.run(Commit(recipe.folder))
@@ -71,7 +90,6 @@ class Product:
             self._life.steering.tick()
 
     def settle(self) -> None:
-        """See `Trainer`: the journal is written."""
+        """See `Trainer`: a batch that is being written is waited for, the next ones come in the next turn."""
         self._turn = False
-        assert self._life.writer is not None
-        self._life.writer.flush()
+        self._writer.turn.acquire()

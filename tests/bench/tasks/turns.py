@@ -39,7 +39,7 @@ class Trainer(Protocol):
         ...
 
     def settle(self) -> None:
-        """A turn is over: finish what goes on beside the training. That takes time of the turn."""
+        """A turn is over: let nothing go on beside the training until the next. Its time counts."""
         ...
 
 
