@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 
 
@@ -29,7 +30,7 @@ def main() -> None:
     parser.add_argument("--sets", type=int, help="sets of each case, instead of its own")
     asked = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
-    os.environ["PYTHONWARNINGS"] = "ignore"  # other trainers' advice
+    warnings.simplefilter("ignore")  # other trainers' advice, in their forked processes too
     home = Path(tempfile.mkdtemp(prefix="gradacc-bench-"))
     os.environ["GRADACC_HOME"] = str(home)
     try:

@@ -42,11 +42,11 @@ def measure(case: Case, folder: Path, clock: str) -> Found:
     run, found = case.runs(folder), Found()
     Raw(run()).build()  # imports what all trainers need, before they are forked
     for _ in range(case.sets):
-        take_set(case, run, folder / "weights", clock, found)
+        take_set(case, run, clock, found)
     return found
 
 
-def take_set(case: Case, run: Callable[[], Path], file: Path, clock: str, found: Found) -> None:
+def take_set(case: Case, run: Callable[[], Path], clock: str, found: Found) -> None:
     """One set of processes, a trainer each, and its rounds."""
     names = ("ours", *case.rivals, "raw", "raw_again")
     started = random.sample(names, len(names))
@@ -55,10 +55,10 @@ def take_set(case: Case, run: Callable[[], Path], file: Path, clock: str, found:
     try:
         for each in turns.values():
             each.ready()
-        moved = {name: each.weights(file) for name, each in turns.items()}
+        moved = {name: each.weights() for name, each in turns.items()}
         for name, each in turns.items():
             each.take(WARM_UP)
-            moved[name] = each.weights(file) - moved[name]
+            moved[name] = each.weights() - moved[name]
         for _ in range(case.rounds):
             took_s = dict.fromkeys(names, 0.0)
             for _ in range(case.turns):

@@ -33,7 +33,7 @@ class TakingTurns(Steering):
         return super().start_window(step, settings)
 
 
-class TakingTurnsToo(JournalWriter):
+class JournalInTurns(JournalWriter):
     """A journal that is written in its run's turns only, batch for batch as in any run."""
 
     def __init__(self, path: Path, **options: Any) -> None:
@@ -60,7 +60,7 @@ class Product:
         run, life = self._run, self._life
         steering = TakingTurns(Inbox(run.inbox_path), life.put, started_at=time.time())
         life.steering = steering
-        self._writer = writer = TakingTurnsToo(run.journal_path, attempt=1, on_tick=self._tick)
+        self._writer = writer = JournalInTurns(run.journal_path, attempt=1, on_tick=self._tick)
         life.writer = writer
         recipe = load_recipe(run.recipe_path)
         training = Training(run, recipe, life)

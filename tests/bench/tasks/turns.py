@@ -2,7 +2,7 @@
 
 The processes are forked from one that has imported what all of them need, so they differ by what their
 trainers do, and hardly by where the system has put their code. What is asked of one at a border of windows:
-a number of windows to train, a file to save the weights to, "peak" (bytes), or "end".
+a number of windows to train, "weights", "peak" (bytes), or "end".
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 
@@ -63,19 +63,17 @@ class Turns:
     def take(self, windows: int) -> float:
         """Train; gives seconds."""
         self._connection.send(windows)
-        return self._answer()
+        return float(self._answer())
 
-    def weights(self, file: Path) -> torch.Tensor:
-        """All parameters, flat; `file` is written on the way."""
-        self._connection.send(file)
-        self._answer()
-        found: torch.Tensor = torch.load(file)
-        return found
+    def weights(self) -> torch.Tensor:
+        """All parameters, flat."""
+        self._connection.send("weights")
+        return torch.from_numpy(self._answer())
 
-    def peak_bytes(self) -> float:
+    def peak_bytes(self) -> int:
         """Its largest resident memory so far."""
         self._connection.send("peak")
-        return self._answer()
+        return int(self._answer())
 
     def end(self) -> None:
         """No more turns."""
@@ -85,12 +83,11 @@ class Turns:
         OPEN.remove(self._connection)
         self._connection.close()
 
-    def _answer(self) -> float:
+    def _answer(self) -> Any:
         try:
-            answer: float = self._connection.recv()
+            return self._connection.recv()
         except EOFError:
             raise SystemExit(f"The trainer {self._name} ended. What it said is above.") from None
-        return answer
 
 
 class Border:
@@ -122,9 +119,8 @@ class Border:
             match asked:
                 case int(windows):
                     return windows
-                case Path() as file:
-                    torch.save(weights(self._trainer.model), file)
-                    self._connection.send(0.0)
+                case "weights":
+                    self._connection.send(weights(self._trainer.model).numpy())
                 case "peak":
                     self._connection.send(peak_bytes())
                 case _:
