@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import nn
@@ -122,7 +124,7 @@ def test_norms_are_sampled_every_so_many_windows_and_hooks_are_gone_between() ->
     model, accumulator = probe(gradient_norm_every=8, on_micro_batch=told.append)
     for _ in range(9):
         accumulator.window([y(2.0), y(4.0)])
-        assert not model.w._backward_hooks
+        assert model.w._backward_hooks is None  # an empty dict would still be asked at each backward
     have = [[event.gradient_norm is not None for event in told[i : i + 2]] for i in range(0, 18, 2)]
     first = [True, False]
     assert have == [
@@ -136,6 +138,25 @@ def test_norms_are_sampled_every_so_many_windows_and_hooks_are_gone_between() ->
         [False] * 2,
         [True] * 2,
     ]
+
+
+def test_a_persons_own_hook_outlives_the_sampling() -> None:
+    """One that was there before, and one that comes in a sampled window."""
+    model, accumulator = probe(gradient_norm_every=2)
+    seen: list[str] = []
+    model.w.register_hook(lambda _: seen.append("before"))  # type: ignore[no-untyped-call]
+    accumulator.window([y(2.0)])
+    accumulator.window([y(2.0)])
+    assert seen == ["before"] * 2
+    model.w._backward_hooks = None
+
+    def window() -> Iterator[torch.Tensor]:
+        model.w.register_hook(lambda _: seen.append("within"))  # type: ignore[no-untyped-call]
+        yield y(2.0)
+
+    accumulator.window(window())
+    accumulator.window([y(2.0)])
+    assert seen == ["before"] * 2 + ["within"] * 2
 
 
 def test_no_norm_is_taken_when_none_is_asked_for() -> None:
