@@ -56,9 +56,6 @@ class Rival:
         self.loss = LOSSES[config.task.kind]  # type: ignore[attr-defined]
         return self.model, optimizer, loader
 
-    def settle(self) -> None:
-        """See `Trainer`: nothing goes on beside the training."""
-
 
 class Raw(Rival):
     """A loop written by hand."""

@@ -2,7 +2,9 @@
 
 The processes are forked from one that has imported what all of them need, so they differ by what their
 trainers do, and hardly by where the system has put their code. What is asked of one at a border of windows:
-a number of windows to train, "weights", "peak" (bytes), or "end".
+a number of windows to train, "weights", "peak" (bytes), or "end". While others have their turns a process
+is stopped as a whole (SIGSTOP): what its threads do beside the training falls into its own turns, on the
+processors where the system puts it, and into no other's.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -38,10 +41,6 @@ class Trainer(Protocol):
         """Build everything and train until `border` raises `Over`."""
         ...
 
-    def settle(self) -> None:
-        """A turn is over: let nothing go on beside the training until the next. Its time counts."""
-        ...
-
 
 class Turns:
     """A trainer's process, as seen by who gives the turns."""
@@ -59,29 +58,40 @@ class Turns:
     def ready(self) -> None:
         """It stands at the border before its first window."""
         self._answer()
+        self._signal(signal.SIGSTOP)
 
     def take(self, windows: int) -> float:
         """Train; gives seconds."""
-        self._connection.send(windows)
-        return float(self._answer())
+        return float(self._asked(windows))
 
     def weights(self) -> torch.Tensor:
         """All parameters, flat."""
-        self._connection.send("weights")
-        return torch.from_numpy(self._answer())
+        return torch.from_numpy(self._asked("weights"))
 
     def peak_bytes(self) -> int:
         """Its largest resident memory so far."""
-        self._connection.send("peak")
-        return int(self._answer())
+        return int(self._asked("peak"))
 
     def end(self) -> None:
         """No more turns."""
+        self._signal(signal.SIGCONT)
         with contextlib.suppress(BrokenPipeError):
             self._connection.send("end")
         self._process.join()
         OPEN.remove(self._connection)
         self._connection.close()
+
+    def _asked(self, what: int | str) -> Any:
+        self._signal(signal.SIGCONT)
+        self._connection.send(what)
+        answer = self._answer()
+        self._signal(signal.SIGSTOP)
+        return answer
+
+    def _signal(self, number: int) -> None:
+        if self._process.is_alive():
+            assert self._process.pid is not None
+            os.kill(self._process.pid, number)
 
     def _answer(self) -> Any:
         try:
@@ -104,7 +114,6 @@ class Border:
         """Go on with the turn, or end it and wait for the next."""
         self._left -= 1
         if self._left == 0:
-            self._trainer.settle()
             self._connection.send(self._clock() - self._started_s)
             self._left = self._wait()
             self._started_s = self._clock()
