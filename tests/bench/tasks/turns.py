@@ -10,9 +10,11 @@ processors where the system puts it, and into no other's.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -25,6 +27,7 @@ from tests.bench.figures import peak_bytes
 
 OPEN: Final[list[Connection]] = []
 """This process's ends of all pipes. A trainer closes its copies, so that no trainer outlives this process."""
+_PR_SET_PDEATHSIG: Final = 1
 CLOCKS: Final[dict[str, Callable[[], float]]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
@@ -145,6 +148,8 @@ def be_trainer(name: str, run: Path, clock: Callable[[], float], connection: Con
     """What such a process does."""
     for other in OPEN:
         other.close()
+    if sys.platform == "linux":  # a stopped process would never hear that the one which stopped it was killed
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.dup2(2, 1)  # what trainers print is no figure
     torch.set_num_threads(1)
     trainer: Trainer
