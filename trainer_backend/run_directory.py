@@ -53,6 +53,17 @@ def _new_id(name: str) -> str:
     return f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
 
 
+def _new_folder(parent: Path, name: str) -> Path:
+    """A folder of its own. Ids of one second and name differ by four digits, which sooner or later are alike."""
+    while True:
+        folder = parent / _new_id(name)
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
+            continue
+        return folder
+
+
 class RunDirectory:
     """One run's files. Making one touches nothing; `create` does."""
 
@@ -86,8 +97,7 @@ class RunDirectory:
         folder = parent or runs_folder()
         try:
             make_private(folder)
-            run = cls(folder / _new_id(name))
-            run.path.mkdir(mode=0o700)
+            run = cls(_new_folder(folder, name))
             run.inbox_path.mkdir(mode=0o700)
             run.checkpoints_path.mkdir(mode=0o700)
             with open(run.recipe_path, "w", encoding="utf-8", opener=private_opener) as file:

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,18 @@ def test_a_run_s_files_are_its_owner_s_alone() -> None:
         paths = [run.path, run.inbox_path, run.checkpoints_path, run.recipe_path, run.lock_path]
         for path in paths:
             assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
+
+
+def test_runs_of_one_second_whose_digits_are_alike_get_folders_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four digits tell runs of one second and name apart, and are drawn again when they do not."""
+    drawn = iter([uuid.UUID(int=0), uuid.UUID(int=0), uuid.UUID(int=0), uuid.UUID(int=1 << 112)])
+    monkeypatch.setattr(uuid, "uuid4", lambda: next(drawn))
+    monkeypatch.setattr(time, "strftime", lambda _: "20260101-000000")
+    first, second = (RunDirectory.create("", name="sweep") for _ in range(2))
+    assert (first.id, second.id) == ("sweep-20260101-000000-0000", "sweep-20260101-000000-0001")
+    assert second.recipe_path.is_file()
 
 
 def test_a_held_lock_is_alive_and_a_free_one_is_not() -> None:
