@@ -54,7 +54,7 @@ def _new_id(name: str) -> str:
 
 
 def _new_folder(parent: Path, name: str) -> Path:
-    """A folder of its own. Ids of one second and name differ by four digits, which sooner or later are alike."""
+    """A folder of its own: ids of one second and name differ by four digits, which may be alike."""
     while True:
         folder = parent / _new_id(name)
         try:
