@@ -14,7 +14,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final
 
@@ -57,11 +57,9 @@ def _new_folder(parent: Path, name: str) -> Path:
     """A folder of its own: ids of one second and name differ by four digits, which may be alike."""
     while True:
         folder = parent / _new_id(name)
-        try:
+        with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-        except FileExistsError:
-            continue
-        return folder
+            return folder
 
 
 class RunDirectory:

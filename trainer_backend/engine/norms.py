@@ -39,7 +39,7 @@ class MicroBatchNorms:
         self._norms: list[torch.Tensor] = []
         self._handles: list[Any] = []
         self._hooked: list[torch.Tensor] = []
-        """Parameters that had no hook of anybody's before."""
+        """Parameters that the handles lie on."""
 
     @property
     def active(self) -> bool:
@@ -58,11 +58,10 @@ class MicroBatchNorms:
 
             return see
 
-        self._hooked = [parameter for parameter in parameters if parameter._backward_hooks is None]  # noqa: SLF001
+        self._hooked = [parameter for parameter in parameters if parameter.requires_grad]
         self._handles = [
             parameter.register_hook(hook_of(index))  # type: ignore[no-untyped-call]
-            for index, parameter in enumerate(parameters)
-            if parameter.requires_grad
+            for index, parameter in enumerate(self._hooked)
         ]
 
     def take(self) -> torch.Tensor | None:
@@ -89,7 +88,7 @@ class MicroBatchNorms:
         for handle in self._handles:
             handle.remove()
         for parameter in self._hooked:
-            if not parameter._backward_hooks:  # noqa: SLF001 - torch offers no other way to be rid of it
+            if not parameter._backward_hooks:  # noqa: SLF001 - nobody's; torch offers no other way to be rid of it
                 parameter._backward_hooks = None  # noqa: SLF001
         self._handles, self._hooked = [], []
         self.forget()
