@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"gradacc {__version__}")
     parser.add_argument("--demo", action="store_true", help="open the window with its demo run started")
-    parser.set_defaults(act="window:open_window")
+    parser.set_defaults(act="open_window:open_window")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
 
     def command(name: str, act: str, text: str) -> argparse.ArgumentParser:
@@ -130,7 +130,7 @@ def _add_python(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_steering(command: Any) -> None:  # noqa: ANN401 - a function of the parser's
-    change = command("set", "steering:change", "change a live run from its next optimizer step on")
+    change = command("set", "live_commands:change", "change a live run from its next optimizer step on")
     change.add_argument("run", metavar="RUN", help=RUN_HELP)
     change.add_argument(
         "key",
@@ -158,7 +158,7 @@ def _add_steering(command: Any) -> None:  # noqa: ANN401 - a function of the par
     )
     parsers = [change]
     for name, function, text in plain:
-        parser = command(name, f"steering:{function}", text)
+        parser = command(name, f"live_commands:{function}", text)
         parser.add_argument("run", metavar="RUN", help=RUN_HELP)
         if name == "rollback":
             step = "the checkpoint's optimizer step; by default the last good one"

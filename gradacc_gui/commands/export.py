@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, get_args, get_origin, get_type_hints
 
-from gradacc_gui.commands.published import published_and_here
+from gradacc_gui.commands.published_lines import published_and_here
 from gradacc_gui.commands.superseding import borders, is_superseded
 from gradacc_gui.session.following import slices
 from gradacc_gui.session.runs import open_journal

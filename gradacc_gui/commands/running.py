@@ -14,9 +14,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
+from gradacc_gui.commands.live_commands import print_answer
 from gradacc_gui.commands.looking import print_records
 from gradacc_gui.commands.ready import ready_interpreter
-from gradacc_gui.commands.steering import print_answer
 from gradacc_gui.person import person
 from gradacc_gui.session.awake import Awake
 from gradacc_gui.session.following import POLL_S, Follower, ask, head

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gradacc_gui.form.page import FormPage
+    from gradacc_gui.form.new_run_page import FormPage
 
 __all__ = ["FormPage"]
 
@@ -13,7 +13,7 @@ __all__ = ["FormPage"]
 def __getattr__(name: str) -> object:
     """`FormPage` is imported when it is asked for: what is read without Qt stays without Qt."""
     if name == "FormPage":
-        from gradacc_gui.form.page import FormPage  # noqa: PLC0415 - see above
+        from gradacc_gui.form.new_run_page import FormPage  # noqa: PLC0415 - see above
 
         return FormPage
     message = f"module {__name__!r} has no attribute {name!r}"

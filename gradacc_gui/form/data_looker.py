@@ -7,9 +7,9 @@ from typing import Final
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
-from gradacc_gui.form.data_facts import Facts, Question, look
-from gradacc_gui.form.draft import Draft
-from gradacc_gui.window.background import Background
+from gradacc_gui.recipe.data_facts import Facts, Question, look
+from gradacc_gui.recipe.draft import Draft
+from gradacc_gui.session.background import Background
 
 AFTER_MS: Final = 250
 POLL_MS: Final = 40

@@ -20,12 +20,12 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from gradacc_gui.form.arrangement import CHOICES
-from gradacc_gui.form.line_edit import LineEdit, clean
 from gradacc_gui.form.points_edit import PointsEdit
-from gradacc_gui.form.specs import FieldSpec
+from gradacc_gui.recipe.arrangement import CHOICES
+from gradacc_gui.recipe.field_specs import FieldSpec
 from gradacc_gui.theme import mono_font, set_role, space
-from gradacc_gui.window.parts import button
+from gradacc_gui.widgets.line_edit import LineEdit, clean
+from gradacc_gui.widgets.parts import button
 from gradacc_gui.words import tr
 
 FEWEST_LINES: Final = 3

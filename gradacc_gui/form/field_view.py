@@ -5,7 +5,6 @@ from __future__ import annotations
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QVBoxLayout, QWidget
 
-from gradacc_gui.form.arrangement import BLANKS, Choice, title_of
 from gradacc_gui.form.editors import (
     ComboBox,
     Editor,
@@ -15,10 +14,11 @@ from gradacc_gui.form.editors import (
     line_of,
     set_names,
 )
-from gradacc_gui.form.line_edit import LineEdit
-from gradacc_gui.form.specs import FieldSpec, text_of
+from gradacc_gui.recipe.arrangement import BLANKS, Choice, title_of
+from gradacc_gui.recipe.field_specs import FieldSpec, text_of
 from gradacc_gui.theme import set_role, space
-from gradacc_gui.window.parts import label, put
+from gradacc_gui.widgets.line_edit import LineEdit
+from gradacc_gui.widgets.parts import label, put
 from gradacc_gui.words import tr
 
 

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QStandardItemModel
 
-from gradacc_gui.form.arrangement import CHOICE_OF, PANELS, applies, fields_of
-from gradacc_gui.form.draft import PUBLISHED, Draft
-from gradacc_gui.form.estimate import in_steps, steps_for
-from gradacc_gui.form.factors import BATCH_PATH, N_PATH, SCHEDULE_PATH, Factors
 from gradacc_gui.form.field_view import ChoiceView, FieldView
-from gradacc_gui.form.flow import PanelFlow
 from gradacc_gui.form.published_panel import PublishedPanel
 from gradacc_gui.form.section_panel import SectionPanel
-from gradacc_gui.form.specs import ABSENT, FieldSpec, kind_spec
+from gradacc_gui.recipe.arrangement import CHOICE_OF, PANELS, applies, fields_of
+from gradacc_gui.recipe.draft import PUBLISHED, Draft
+from gradacc_gui.recipe.estimate import in_steps, steps_for
+from gradacc_gui.recipe.factors import BATCH_PATH, N_PATH, SCHEDULE_PATH, Factors
+from gradacc_gui.recipe.field_specs import ABSENT, FieldSpec, kind_spec
+from gradacc_gui.widgets.flow import PanelFlow
 from gradacc_gui.words import tr
 from trainer_backend.config import RunConfig
 from trainer_backend.kinds import KINDS

@@ -12,12 +12,12 @@ from PySide6.QtGui import QGuiApplication, QPaintEvent
 from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QStyle, QStyleOptionComboBox, QStylePainter
 
 from gradacc_gui.form.editors import ComboBox
-from gradacc_gui.form.memory import Memory
+from gradacc_gui.form.recent import Memory
 from gradacc_gui.session import interpreter as found
+from gradacc_gui.session.background import Background
 from gradacc_gui.session.interpreter import Install, Interpreter
 from gradacc_gui.theme import set_role, space
-from gradacc_gui.window.background import Background
-from gradacc_gui.window.parts import Panel, button, label, put
+from gradacc_gui.widgets.parts import Panel, button, label, put
 from gradacc_gui.words import tr
 from trainer_backend.errors import GradaccError
 from trainer_backend.kinds import KINDS

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QGridLayout, QToolButton, QVBoxLayout, QWidget
 
-from gradacc_gui.form.line_edit import CloseButton, LineEdit, clean
-from gradacc_gui.form.points import wrong_cells
-from gradacc_gui.form.rows import Row, rows_of, text_of_rows
-from gradacc_gui.form.specs import FieldSpec
+from gradacc_gui.recipe.field_specs import FieldSpec
+from gradacc_gui.recipe.points import wrong_cells
+from gradacc_gui.recipe.rows import Row, rows_of, text_of_rows
 from gradacc_gui.theme import space
-from gradacc_gui.window.parts import button, label
+from gradacc_gui.widgets.line_edit import CloseButton, LineEdit, clean
+from gradacc_gui.widgets.parts import button, label
 from gradacc_gui.words import tr
 
 

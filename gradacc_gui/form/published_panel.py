@@ -9,9 +9,9 @@ from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QLabel, QVBoxLayout, QWidget
 
 from gradacc_gui.form.editors import ComboBox, TableEdit, set_names
-from gradacc_gui.form.published import RULES, Rule, effective_batch_of, learning_rate_of, scaled
+from gradacc_gui.recipe.published_rules import RULES, Rule, effective_batch_of, learning_rate_of, scaled
 from gradacc_gui.theme import set_role, space
-from gradacc_gui.window.parts import button, label, put
+from gradacc_gui.widgets.parts import button, label, put
 from gradacc_gui.words import tr
 from trainer_backend.published import Difference, number_text
 

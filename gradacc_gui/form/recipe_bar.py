@@ -9,9 +9,9 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QAction, QKeySequence
 from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QMenu, QWidget
 
-from gradacc_gui.form.memory import Memory, bundled_recipes
+from gradacc_gui.form.recent import Memory, bundled_recipes
 from gradacc_gui.theme import space
-from gradacc_gui.window.parts import ElidedLabel, button, label
+from gradacc_gui.widgets.parts import ElidedLabel, button, label
 from gradacc_gui.words import tr
 
 FILTER = "TOML (*.toml)"

@@ -7,8 +7,8 @@ from typing import Final
 
 from PySide6.QtCore import QObject, Signal
 
-from gradacc_gui.form.draft import Draft
-from gradacc_gui.form.memory import Memory, bundled_recipes, is_bundled
+from gradacc_gui.form.recent import Memory, bundled_recipes, is_bundled
+from gradacc_gui.recipe.draft import Draft
 from gradacc_gui.words import tr
 from trainer_backend.errors import UsageError
 from trainer_backend.recipe import (

@@ -9,12 +9,12 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
 
-from gradacc_gui.form.arrangement import Arrangement, is_rare, span_of
 from gradacc_gui.form.field_view import FieldView
-from gradacc_gui.form.flow import empty
-from gradacc_gui.form.specs import FieldSpec
+from gradacc_gui.recipe.arrangement import Arrangement, is_rare, span_of
+from gradacc_gui.recipe.field_specs import FieldSpec
 from gradacc_gui.theme import set_role, space
-from gradacc_gui.window.parts import button, label
+from gradacc_gui.widgets.flow import empty
+from gradacc_gui.widgets.parts import button, label
 from gradacc_gui.words import tr
 
 NARROWEST_FIELD: Final = 192

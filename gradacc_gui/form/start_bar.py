@@ -7,7 +7,7 @@ from PySide6.QtGui import QKeySequence
 from PySide6.QtWidgets import QBoxLayout, QVBoxLayout, QWidget
 
 from gradacc_gui.theme import space
-from gradacc_gui.window.parts import button, label, put
+from gradacc_gui.widgets.parts import button, label, put
 from gradacc_gui.words import tr
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QGridLayout, QLabel
 
-from gradacc_gui.form import estimate
-from gradacc_gui.form.draft import Draft
-from gradacc_gui.form.factors import BATCH_PATH, MICRO_PATH, N_PATH, Factors
-from gradacc_gui.form.published import effective_batch_of
+from gradacc_gui.recipe import estimate
+from gradacc_gui.recipe.draft import Draft
+from gradacc_gui.recipe.factors import BATCH_PATH, MICRO_PATH, N_PATH, Factors
+from gradacc_gui.recipe.published_rules import effective_batch_of
+from gradacc_gui.run.numbers import DASH, short
 from gradacc_gui.theme import set_role, space
-from gradacc_gui.window.numbers import DASH, short
-from gradacc_gui.window.parts import Panel, label, put
+from gradacc_gui.widgets.parts import Panel, label, put
 from gradacc_gui.words import tr
 from trainer_backend.config import RunConfig
 

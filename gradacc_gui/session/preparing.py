@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gradacc_gui.form.data_facts import Question, look
+from gradacc_gui.recipe.data_facts import Question, look
 from trainer_backend.config_check import Problem, fields, metadata, show
 from trainer_backend.recipe import Recipe, RecipeError, default_name, text_for_run
 from trainer_backend.run_directory import RunDirectory

@@ -27,7 +27,7 @@ from gradacc_gui.store.columns import BLOCK, SINGLE_ROWS, Track
 from gradacc_gui.store.ingest import PLACELESS, WANTED, Placer, as_columns, new_tracks
 from gradacc_gui.store.markers import Markers
 from gradacc_gui.store.past import CHARTED, Detail, History, Past, visible_intervals
-from gradacc_gui.store.replay import Replay
+from gradacc_gui.store.placing import Replay
 from gradacc_gui.store.rollups import RollupReader
 from gradacc_gui.store.state import RunState, StateTracker
 from trainer_backend.errors import GradaccError

@@ -11,8 +11,8 @@ import msgspec
 import tomlkit
 from PySide6.QtCore import QObject, QProcess, QProcessEnvironment, QTimer, Signal
 
+from gradacc_gui.session.background import Background
 from gradacc_gui.session.interpreter import installs, probe, trainer_environment
-from gradacc_gui.window.background import Background
 from gradacc_gui.words import tr
 from trainer_backend.errors import GradaccError
 from trainer_backend.recipe import parse_document

@@ -10,9 +10,8 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QLabel, QVBoxLay
 
 from gradacc_gui.theme import set_role, space
 from gradacc_gui.verify.scale import ErrorScale
-from gradacc_gui.window.parts import ElidedLabel, IconLabel, Panel, label, rule
-from gradacc_gui.window.results_numbers import show_published
-from gradacc_gui.window.small_table import SmallTable
+from gradacc_gui.widgets.parts import ElidedLabel, IconLabel, Panel, label, rule
+from gradacc_gui.widgets.small_table import SmallTable, show_published
 from gradacc_gui.words import tr
 from trainer_backend.verify import words
 from trainer_backend.verify.report import Comparison, Culprit, VerifyReport

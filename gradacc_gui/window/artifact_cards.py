@@ -18,12 +18,12 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from gradacc_gui.run.heat import number
 from gradacc_gui.theme import current_theme, mix, mono_font, set_role, space
-from gradacc_gui.window.artifact_files import Grid, Loaded, Picture, Unreadable, Words
-from gradacc_gui.window.copying import offer_rows
-from gradacc_gui.window.heat import number
-from gradacc_gui.window.parts import ElidedLabel, label, put
-from gradacc_gui.window.picture_view import PictureView
+from gradacc_gui.widgets.artifact_files import Grid, Loaded, Picture, Unreadable, Words
+from gradacc_gui.widgets.copying import offer_rows
+from gradacc_gui.widgets.parts import ElidedLabel, label, put
+from gradacc_gui.widgets.picture_view import PictureView
 from gradacc_gui.words import tr
 from trainer_backend.protocol import ArtifactSaved
 

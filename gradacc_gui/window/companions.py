@@ -5,10 +5,8 @@ from __future__ import annotations
 import msgspec
 from PySide6.QtWidgets import QCheckBox, QHBoxLayout, QVBoxLayout, QWidget
 
-from gradacc_gui.theme import space
-from gradacc_gui.window.numbers import real
-from gradacc_gui.window.parts import Segments, label, put
-from gradacc_gui.window.steering import (
+from gradacc_gui.run.numbers import real
+from gradacc_gui.run.requests import (
     RULES,
     Companion,
     Rule,
@@ -18,6 +16,8 @@ from gradacc_gui.window.steering import (
     ema_companion,
     learning_rate_after,
 )
+from gradacc_gui.theme import space
+from gradacc_gui.widgets.parts import Segments, label, put
 from gradacc_gui.words import tr
 
 

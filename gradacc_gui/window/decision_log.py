@@ -18,10 +18,10 @@ from PySide6.QtWidgets import (
 )
 
 from gradacc_gui import words
+from gradacc_gui.run.numbers import day_and_time, time_of_day
 from gradacc_gui.theme import current_theme, set_role, space
-from gradacc_gui.window.copying import offer_rows
-from gradacc_gui.window.numbers import day_and_time, time_of_day
-from gradacc_gui.window.parts import Panel, label
+from gradacc_gui.widgets.copying import offer_rows
+from gradacc_gui.widgets.parts import Panel, label
 from gradacc_gui.words import Line, tr
 from trainer_backend.protocol import FACTS, CheckpointSaved, Record
 

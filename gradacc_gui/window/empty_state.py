@@ -6,7 +6,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout, QWidget
 
 from gradacc_gui.theme import space
-from gradacc_gui.window.parts import IconLabel, button, label
+from gradacc_gui.widgets.parts import IconLabel, button, label
 from gradacc_gui.words import tr
 
 

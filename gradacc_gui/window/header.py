@@ -7,11 +7,11 @@ from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QPainter, QPaintEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QSizePolicy, QVBoxLayout, QWidget
 
+from gradacc_gui.run.header_state import STATE_WORDS, HeaderState, RunStateName, strip_words
+from gradacc_gui.run.numbers import DASH, clock_s, count, short
 from gradacc_gui.theme import current_theme, set_role, space
-from gradacc_gui.window.header_state import STATE_WORDS, HeaderState, RunStateName, strip_words
-from gradacc_gui.window.numbers import DASH, clock_s, count, short
-from gradacc_gui.window.parts import ElidedLabel, label, put
-from gradacc_gui.window.window_strip import WindowStrip
+from gradacc_gui.widgets.parts import ElidedLabel, label, put
+from gradacc_gui.widgets.window_strip import WindowStrip
 from gradacc_gui.words import tr
 
 

@@ -9,15 +9,15 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QHBoxLayout, QSlider, QStackedWidget, QVBoxLayout, QWidget
 
 from gradacc_gui import words
+from gradacc_gui.run.attachment import Attachment
+from gradacc_gui.run.numbers import count
 from gradacc_gui.theme import set_role, space
-from gradacc_gui.window.attachment import Attachment
+from gradacc_gui.widgets.folders import open_folder
+from gradacc_gui.widgets.parts import Segments, Waiting, button, label, put
 from gradacc_gui.window.decision_log import Entry
 from gradacc_gui.window.empty_state import EmptyState
-from gradacc_gui.window.folders import open_folder
 from gradacc_gui.window.log_tab import LogTab
-from gradacc_gui.window.numbers import count
 from gradacc_gui.window.pages import make_results
-from gradacc_gui.window.parts import Segments, Waiting, button, label, put
 from gradacc_gui.window.run_notices import RunNotices
 from gradacc_gui.window.side import Side
 from gradacc_gui.words import Line, tr

@@ -24,21 +24,21 @@ from PySide6.QtWidgets import (
 )
 
 from gradacc_gui.assets import asset
+from gradacc_gui.run import starter
+from gradacc_gui.run.attachment import Attachment
+from gradacc_gui.run.header_state import HeaderState
+from gradacc_gui.run.header_text import header_of
 from gradacc_gui.session.awake import Awake
+from gradacc_gui.session.background import Background
 from gradacc_gui.session.launch import Launch
 from gradacc_gui.session.runs import RunSummary, delete_run, list_runs, seal_ended, summarise
 from gradacc_gui.theme import Themes, space
-from gradacc_gui.window import starter
-from gradacc_gui.window.attachment import Attachment
-from gradacc_gui.window.background import Background
-from gradacc_gui.window.describe import header_of
+from gradacc_gui.widgets.parts import Notice
 from gradacc_gui.window.goes_on import say_that_it_goes_on
 from gradacc_gui.window.header import Header
-from gradacc_gui.window.header_state import HeaderState
 from gradacc_gui.window.live_page import LivePage
 from gradacc_gui.window.navigation import PAGES, Navigation
 from gradacc_gui.window.pages import Pages, make_charts, make_form, make_verify
-from gradacc_gui.window.parts import Notice
 from gradacc_gui.window.preferences import Preferences
 from gradacc_gui.window.runs_page import RunsPage
 from gradacc_gui.window.settings_page import SettingsPage

@@ -8,9 +8,9 @@ import msgspec
 from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout, QWidget
 
 from gradacc_gui.derive import Memory
+from gradacc_gui.run.numbers import gibibytes
 from gradacc_gui.theme import space
-from gradacc_gui.window.numbers import gibibytes
-from gradacc_gui.window.parts import Bar, Panel, label, put
+from gradacc_gui.widgets.parts import Bar, Panel, label, put
 from gradacc_gui.words import tr
 
 

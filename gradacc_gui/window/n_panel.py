@@ -6,12 +6,12 @@ from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QHBoxLayout, QLineEdit, QSizePolicy
 
+from gradacc_gui.run.asks import Ask, told
+from gradacc_gui.run.numbers import count, real
+from gradacc_gui.run.requests import Settings, kappa, parse_count
 from gradacc_gui.theme import set_role, space
-from gradacc_gui.window.asks import Ask, told
+from gradacc_gui.widgets.parts import IconButton, Panel, button, label, put
 from gradacc_gui.window.companions import CompanionRows
-from gradacc_gui.window.numbers import count, real
-from gradacc_gui.window.parts import IconButton, Panel, button, label, put
-from gradacc_gui.window.steering import Settings, kappa, parse_count
 from gradacc_gui.words import tr
 from trainer_backend.config import LARGEST
 from trainer_backend.protocol import SetAccumulation

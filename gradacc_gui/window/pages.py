@@ -60,13 +60,13 @@ def make_results() -> Any:  # noqa: ANN401 - ResultsTab, imported late
 
 def make_form() -> Any:  # noqa: ANN401 - FormPage, imported late
     """The New-run page."""
-    from gradacc_gui.form.page import FormPage  # noqa: PLC0415 - only once it is wanted
+    from gradacc_gui.form.new_run_page import FormPage  # noqa: PLC0415 - only once it is wanted
 
     return FormPage()
 
 
 def make_verify() -> Any:  # noqa: ANN401 - VerifyPage, imported late
     """The page of certificates."""
-    from gradacc_gui.verify.page import VerifyPage  # noqa: PLC0415 - only once it is wanted
+    from gradacc_gui.verify.verify_page import VerifyPage  # noqa: PLC0415 - only once it is wanted
 
     return VerifyPage()

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
-from gradacc_gui.window.as_run import published_beside
-from gradacc_gui.window.attachment import Attachment
-from gradacc_gui.window.evaluations import Evaluation
-from gradacc_gui.window.numbers import DASH, count, real
-from gradacc_gui.window.parts import Panel, label, put
-from gradacc_gui.window.small_table import Cell, SmallTable
+from gradacc_gui.run.as_run import published_beside
+from gradacc_gui.run.attachment import Attachment
+from gradacc_gui.run.evaluations import Evaluation
+from gradacc_gui.run.numbers import DASH, count, real
+from gradacc_gui.widgets.parts import Panel, label, put
+from gradacc_gui.widgets.small_table import Cell, SmallTable, show_published, title_of
 from gradacc_gui.words import tr
 from trainer_backend.protocol import EvaluationMeasured
-from trainer_backend.published import Difference
 
 MOST_METRICS: Final = 60
 """Rows; a metric for each of a thousand classes belongs into a table."""
@@ -53,13 +51,7 @@ def _values(measured: EvaluationMeasured | None) -> dict[str, str]:
     if measured is None:
         return {}
     found = {tr("Loss"): real(measured.loss)}
-    return found | {_title(name): real(value) for name, value in measured.metrics.items()}
-
-
-def _title(name: str) -> str:
-    """A metric's name for people: mean_iou → Mean iou."""
-    words = name.replace("_", " ")
-    return words[:1].upper() + words[1:]
+    return found | {title_of(name): real(value) for name, value in measured.metrics.items()}
 
 
 def _note(measured: EvaluationMeasured | None, metrics: int) -> str:
@@ -98,17 +90,6 @@ class PublishedPanel(Panel):
         self.source.setVisible(bool(source))
         show_published(self.table, differences)
         self.setVisible(bool(differences))
-
-
-def show_published(table: SmallTable, differences: Sequence[Difference]) -> None:
-    """Each published value beside the one here; what differs stands out."""
-    header = ("", tr("as published"), tr("as run here"))
-    table.show_rows(header, [_row(difference) for difference in differences])
-
-
-def _row(difference: Difference) -> tuple[Cell, Cell, Cell]:
-    differs = "differs" if difference.differs else "muted"
-    return Cell(_title(difference.title)), Cell(difference.published), Cell(difference.here, differs)
 
 
 def nothing_yet(run: Attachment | None) -> tuple[str, str]:

@@ -9,15 +9,15 @@ from typing import Final, TypeAlias
 from PySide6.QtCore import QSize, Qt
 from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QScrollArea, QSlider, QVBoxLayout, QWidget
 
+from gradacc_gui.run.attachment import Attachment
+from gradacc_gui.run.evaluations import Evaluation, Evaluations
+from gradacc_gui.run.numbers import count, day_and_time
+from gradacc_gui.session.background import Background
 from gradacc_gui.theme import set_role, space
+from gradacc_gui.widgets.artifact_files import Loaded, Picture, Unreadable, load
+from gradacc_gui.widgets.parts import button, clear_widget, label, put
+from gradacc_gui.widgets.picture_view import Enlarged
 from gradacc_gui.window.artifact_cards import Card, key_of
-from gradacc_gui.window.artifact_files import Loaded, Picture, Unreadable, load
-from gradacc_gui.window.attachment import Attachment
-from gradacc_gui.window.background import Background
-from gradacc_gui.window.evaluations import Evaluation, Evaluations
-from gradacc_gui.window.numbers import count, day_and_time
-from gradacc_gui.window.parts import button, clear_widget, label, put
-from gradacc_gui.window.picture_view import Enlarged
 from gradacc_gui.window.results_numbers import MeasuredPanel, PublishedPanel, nothing_yet
 from gradacc_gui.words import tr
 from trainer_backend.protocol import ArtifactSaved

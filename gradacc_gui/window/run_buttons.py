@@ -8,11 +8,11 @@ from PySide6.QtCore import Signal
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QMenu, QWidget
 
+from gradacc_gui.run.header_state import RunStateName
+from gradacc_gui.run.numbers import count
 from gradacc_gui.session.stopping import Rung
 from gradacc_gui.theme import set_role, space
-from gradacc_gui.window.header_state import RunStateName
-from gradacc_gui.window.numbers import count
-from gradacc_gui.window.parts import IconButton, button, label, put
+from gradacc_gui.widgets.parts import IconButton, button, label, put
 from gradacc_gui.words import tr
 from trainer_backend.protocol import Pause, Resume, RollBack, SaveCheckpoint
 

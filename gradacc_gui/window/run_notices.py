@@ -8,12 +8,12 @@ from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QPushButton, QVBoxLayout, QWidget
 
 from gradacc_gui import words
+from gradacc_gui.run.attachment import Attachment
+from gradacc_gui.run.numbers import count
 from gradacc_gui.session.launch import last_lines
 from gradacc_gui.session.runs import disk_problem
 from gradacc_gui.theme import set_role, space
-from gradacc_gui.window.attachment import Attachment
-from gradacc_gui.window.numbers import count
-from gradacc_gui.window.parts import Notice, button
+from gradacc_gui.widgets.parts import Notice, button
 from gradacc_gui.words import tr
 from trainer_backend.protocol import OutOfMemoryRecovered, Record, Warned
 

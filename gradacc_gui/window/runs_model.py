@@ -10,9 +10,9 @@ from PySide6.QtGui import QColor, QPainter
 from PySide6.QtWidgets import QStyledItemDelegate, QStyleOptionViewItem
 
 from gradacc_gui import words
+from gradacc_gui.run.numbers import DASH, count, day_and_time, real
 from gradacc_gui.session.runs import RunState, RunSummary
 from gradacc_gui.theme import current_theme
-from gradacc_gui.window.numbers import DASH, count, day_and_time, real
 from gradacc_gui.words import tr
 
 Index = QModelIndex | QPersistentModelIndex

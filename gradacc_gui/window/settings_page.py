@@ -17,8 +17,8 @@ from PySide6.QtWidgets import (
 )
 
 from gradacc_gui.theme import Choice, Themes, set_role, space
-from gradacc_gui.window.folders import open_folder
-from gradacc_gui.window.parts import SELECTABLE, ElidedLabel, Panel, Segments, button, label, put
+from gradacc_gui.widgets.folders import open_folder
+from gradacc_gui.widgets.parts import SELECTABLE, ElidedLabel, Panel, Segments, button, label, put
 from gradacc_gui.window.preferences import Preferences
 from gradacc_gui.words import tr
 from trainer_backend.run_directory import home

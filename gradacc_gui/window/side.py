@@ -6,9 +6,9 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
 
 from gradacc_gui.derive import memory_of
+from gradacc_gui.run.asks import Ask
+from gradacc_gui.run.attachment import Attachment
 from gradacc_gui.theme import space
-from gradacc_gui.window.asks import Ask
-from gradacc_gui.window.attachment import Attachment
 from gradacc_gui.window.decision_log import DecisionLog
 from gradacc_gui.window.memory_panel import MemoryPanel
 from gradacc_gui.window.n_panel import NPanel

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QMessageBox, QWidget
 
+from gradacc_gui.run import starter
+from gradacc_gui.session.background import Background
 from gradacc_gui.session.launch import Launch
-from gradacc_gui.window import starter
-from gradacc_gui.window.background import Background
 from gradacc_gui.words import tr
 
 

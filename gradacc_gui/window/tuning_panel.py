@@ -7,11 +7,11 @@ from collections.abc import Callable
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QCheckBox, QGridLayout, QLineEdit, QPushButton, QVBoxLayout, QWidget
 
+from gradacc_gui.run.asks import Ask, told
+from gradacc_gui.run.numbers import count, real
+from gradacc_gui.run.requests import Settings, parse_count, parse_positive, steps_that_keep
 from gradacc_gui.theme import set_role, space
-from gradacc_gui.window.asks import Ask, told
-from gradacc_gui.window.numbers import count, real
-from gradacc_gui.window.parts import Panel, button, label, put
-from gradacc_gui.window.steering import Settings, parse_count, parse_positive, steps_that_keep
+from gradacc_gui.widgets.parts import Panel, button, label, put
 from gradacc_gui.words import tr
 from trainer_backend.protocol import AnyCommand, SetLearningRate, SetMaxGradNorm, SetMicroBatchSize
 

@@ -25,7 +25,7 @@ LINT = "import sys; from importlinter.cli import lint_imports_command; sys.exit(
 
 MUTANTS = {
     "trainer-without-window": ("trainer_backend/inbox.py", "import PySide6.QtCore"),
-    "window-without-torch": ("gradacc_gui/window/numbers.py", "from trainer_backend.engine import window"),
+    "window-without-torch": ("gradacc_gui/run/numbers.py", "from trainer_backend.engine import window"),
     "shared-language-is-light": ("trainer_backend/protocol.py", "import numpy"),
     "data-without-widgets": ("gradacc_gui/series.py", "from gradacc_gui import theme"),
     "commands-without-window": ("gradacc_gui/session/runs.py", "from PySide6 import QtCore"),

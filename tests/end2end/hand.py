@@ -15,7 +15,7 @@ from pytestqt.exceptions import TimeoutError as WaitedTooLongError
 from pytestqt.qtbot import QtBot
 
 from gradacc_gui.form.editors import ComboBox, FlagBox, line_of
-from gradacc_gui.form.page import FormPage
+from gradacc_gui.form.new_run_page import FormPage
 from gradacc_gui.window.main_window import MainWindow
 from gradacc_gui.window.results_tab import ResultsTab
 from tests.end2end.conftest import PATIENCE_MS

@@ -12,9 +12,9 @@ from pytestqt.qtbot import QtBot
 
 from gradacc_gui import cli
 from gradacc_gui.assets import asset
+from gradacc_gui.widgets.picture_view import PictureView
 from gradacc_gui.window.artifact_cards import GridView, TextView
 from gradacc_gui.window.main_window import MainWindow
-from gradacc_gui.window.picture_view import PictureView
 from gradacc_gui.window.results_tab import ResultsTab
 from tests.end2end.hand import Hand
 from tests.support.language_models import write_json_lines, write_model

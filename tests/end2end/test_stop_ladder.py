@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pytestqt.qtbot import QtBot
 
+from gradacc_gui.run import attachment
 from gradacc_gui.session.stopping import Ladder, Patience, Rung
-from gradacc_gui.window import attachment
 from gradacc_gui.window.main_window import MainWindow
 from tests.end2end.hand import Hand
 from tests.support.trainers import Trainer, events, make_run

@@ -9,7 +9,7 @@ import pytest
 from pytestqt.qtbot import QtBot
 
 from gradacc_gui import cli
-from gradacc_gui.window.log_tab import MOST_LINES
+from gradacc_gui.run.log_tail import MOST_LINES
 from gradacc_gui.window.main_window import MainWindow
 from tests.end2end.hand import Hand
 from tests.support.trainers import events

@@ -8,25 +8,11 @@ from pathlib import Path
 import pytest
 from PySide6.QtWidgets import QApplication
 
-from gradacc_gui.form.draft import Draft
-from gradacc_gui.form.page import FormPage
+from gradacc_gui.form.new_run_page import FormPage
+from gradacc_gui.recipe.draft import Draft
 from gradacc_gui.theme import LIGHT, application_font, palette, style_sheet
+from tests.support.recipes import RECIPE
 from trainer_backend.recipe import parse_document, recipe_from_document
-
-RECIPE = """# kept: a line of its own
-[run]
-max_optimizer_steps = 2_000   # kept: at a line's end
-
-[task]
-kind = "language-model"
-
-[accumulation]
-micro_batch_size = 8
-gradient_accumulation_steps = 4   # N
-
-[optimizer]
-learning_rate = 3e-4
-"""
 
 
 @pytest.fixture

@@ -10,18 +10,17 @@ from hypothesis import strategies as st
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 
-from gradacc_gui.form.arrangement import CHOICES
-from gradacc_gui.form.draft import PUBLISHED
 from gradacc_gui.form.editors import ComboBox, FlagBox, SuggestionBox, TableEdit, line_of
 from gradacc_gui.form.field_view import ChoiceView, FieldView
-from gradacc_gui.form.page import FormPage
+from gradacc_gui.form.new_run_page import FormPage
 from gradacc_gui.form.points_edit import PointsEdit
-from gradacc_gui.form.specs import all_specs
+from gradacc_gui.recipe.arrangement import CHOICES
+from gradacc_gui.recipe.draft import PUBLISHED
+from gradacc_gui.recipe.field_specs import all_specs
+from tests.support.recipes import RECIPE
 from trainer_backend.config import KINDS, RunConfig
 from trainer_backend.config_check import check
 from trainer_backend.recipe import parse_document, recipe_from_document
-
-from .conftest import RECIPE
 
 KIND_NAMES = list(KINDS)
 PATHS = sorted({path for kind in KIND_NAMES for path in all_specs(kind)})

@@ -13,8 +13,8 @@ from pytestqt.qtbot import QtBot
 
 from gradacc_gui.form.editors import ComboBox
 from gradacc_gui.form.interpreter_panel import InterpreterPanel, short_path
-from gradacc_gui.form.memory import Memory
-from gradacc_gui.form.page import FormPage
+from gradacc_gui.form.new_run_page import FormPage
+from gradacc_gui.form.recent import Memory
 from gradacc_gui.session import interpreter
 from gradacc_gui.session.interpreter import NEEDS, Install, Interpreter
 

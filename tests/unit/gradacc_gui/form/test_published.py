@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gradacc_gui.form.draft import Draft
-from gradacc_gui.form.factors import BATCH_PATH, N_PATH, Factors, converted
-from gradacc_gui.form.published import effective_batch_of, learning_rate_of, scaled
+from gradacc_gui.recipe.draft import Draft
+from gradacc_gui.recipe.factors import BATCH_PATH, N_PATH, Factors, converted
+from gradacc_gui.recipe.published_rules import effective_batch_of, learning_rate_of, scaled
 from trainer_backend.published import compare, leaves
 
 PUBLISHED = {

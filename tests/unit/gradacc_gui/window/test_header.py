@@ -9,10 +9,10 @@ from PySide6.QtGui import QColor, QImage
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
+from gradacc_gui.run.header_state import STATE_WORDS, HeaderState, strip_words
 from gradacc_gui.theme import current_theme
+from gradacc_gui.widgets.window_strip import MOST_CELLS, WindowStrip
 from gradacc_gui.window.header import Header, value_labels
-from gradacc_gui.window.header_state import STATE_WORDS, HeaderState, strip_words
-from gradacc_gui.window.window_strip import MOST_CELLS, WindowStrip
 
 STATE = HeaderState(
     name="stdlib-gpt",

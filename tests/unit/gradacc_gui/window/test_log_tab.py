@@ -7,16 +7,16 @@ from pathlib import Path
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from gradacc_gui.window.log_tab import (
+from gradacc_gui.run.log_tail import (
     LONGEST_LINE,
     MOST_BEHIND_BYTES,
     MOST_LINES,
     TAIL_BYTES,
-    LogTab,
     Tail,
     clean,
     clean_and_short,
 )
+from gradacc_gui.window.log_tab import LogTab
 
 
 def test_colours_and_rewritten_lines_come_out_clean() -> None:

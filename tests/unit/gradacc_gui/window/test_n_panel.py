@@ -11,9 +11,9 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from gradacc_gui.window.asks import Ask
+from gradacc_gui.run.asks import Ask
+from gradacc_gui.run.requests import Settings
 from gradacc_gui.window.n_panel import NPanel
-from gradacc_gui.window.steering import Settings
 from trainer_backend.protocol import SetAccumulation
 
 SETTINGS = Settings(

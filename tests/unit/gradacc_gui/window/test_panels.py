@@ -13,13 +13,13 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from gradacc_gui.derive import memory_of
+from gradacc_gui.run.header_state import STATE_WORDS, RunStateName
 from gradacc_gui.session.stopping import Rung
 from gradacc_gui.theme import current_theme
+from gradacc_gui.widgets.parts import button
 from gradacc_gui.window import run_notices
 from gradacc_gui.window.decision_log import MOST_LINES, DecisionLog, Entry
-from gradacc_gui.window.header_state import STATE_WORDS, RunStateName
 from gradacc_gui.window.memory_panel import MemoryPanel
-from gradacc_gui.window.parts import button
 from gradacc_gui.window.run_buttons import RunButtons
 from gradacc_gui.words import Line
 from tests.support.fake_runs import Plan

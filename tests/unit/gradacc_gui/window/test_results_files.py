@@ -10,7 +10,8 @@ import pytest
 from PySide6.QtCore import QSize
 from PySide6.QtGui import QImage
 
-from gradacc_gui.window.artifact_files import (
+from gradacc_gui.run.heat import is_matrix, shares
+from gradacc_gui.widgets.artifact_files import (
     LONGEST_LINE,
     MOST_COLUMNS,
     MOST_ROWS,
@@ -22,7 +23,6 @@ from gradacc_gui.window.artifact_files import (
     Words,
     load,
 )
-from gradacc_gui.window.heat import is_matrix, shares
 from tests.support.fake_results import CONFUSION, picture
 from trainer_backend.protocol import ArtifactSaved
 

@@ -9,8 +9,8 @@ import pytest
 from PySide6.QtWidgets import QApplication, QPushButton
 from pytestqt.qtbot import QtBot
 
+from gradacc_gui.run.attachment import Attachment
 from gradacc_gui.window.artifact_cards import Card
-from gradacc_gui.window.attachment import Attachment
 from gradacc_gui.window.live_page import LivePage
 from gradacc_gui.window.pages import make_charts
 from tests.support.fake_results import write_results

@@ -11,10 +11,10 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
+from gradacc_gui.run.attachment import Attachment
 from gradacc_gui.theme import DARK, LIGHT, palette
+from gradacc_gui.widgets.picture_view import PictureView
 from gradacc_gui.window.artifact_cards import GridView, TextView, tint
-from gradacc_gui.window.attachment import Attachment
-from gradacc_gui.window.picture_view import PictureView
 from gradacc_gui.window.results_tab import MOST_CARDS, MOST_PICTURES, ResultsTab
 from tests.support.fake_results import EACH, PUBLISHED, Made, picture, write_results
 from tests.support.fake_runs import BackdatedWriter, Plan, continue_run, new_run, write_run

@@ -7,7 +7,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from gradacc_gui.window.steering import Settings
+from gradacc_gui.run.requests import Settings
 from gradacc_gui.window.tuning_panel import Field, TuningPanel
 from trainer_backend.protocol import SetLearningRate, SetMaxGradNorm, SetMicroBatchSize
 

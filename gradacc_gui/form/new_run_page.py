@@ -1,0 +1,333 @@
+"""The New-run page: panels of fields, what they amount to, the interpreter, and Start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import tomlkit
+from PySide6.QtCore import Qt, QTimer, Signal, SignalInstance
+from PySide6.QtGui import QDragEnterEvent, QDropEvent, QHideEvent, QResizeEvent, QShowEvent
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QScrollArea, QVBoxLayout, QWidget
+
+from gradacc_gui.form.data_looker import DataLooker
+from gradacc_gui.form.fields_area import FieldsArea
+from gradacc_gui.form.interpreter_panel import InterpreterPanel
+from gradacc_gui.form.recent import Memory
+from gradacc_gui.form.recipe_bar import RecipeBar
+from gradacc_gui.form.recipe_desk import RecipeDesk
+from gradacc_gui.form.start_bar import StartBar
+from gradacc_gui.form.this_run import ThisRunPanel
+from gradacc_gui.recipe.arrangement import CHOICE_OF, switches
+from gradacc_gui.recipe.draft import PUBLISHED, Draft
+from gradacc_gui.recipe.factors import Factors, converted
+from gradacc_gui.theme import space
+from gradacc_gui.widgets.parts import Notice, button
+from gradacc_gui.words import tr
+from trainer_backend.config import KINDS, RunConfig
+from trainer_backend.errors import UsageError
+from trainer_backend.recipe import default_name
+
+SIDE_WIDTH: Final = 320
+NARROW: Final = 860
+"""Below it the side column goes under the fields."""
+KEEP_DRAFT_MS: Final = 400
+
+
+class FormPage(QWidget):
+    """A recipe as a form. Emits a whole, checked recipe, or nothing.
+
+    `start_requested` and `verify_requested` carry the recipe's text, the folder that its relative paths
+    start in, the run's name, and the interpreter's path.
+    """
+
+    start_requested = Signal(str, Path, str, str)
+    verify_requested = Signal(str, Path, str, str)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setObjectName("page")
+        self.setAcceptDrops(True)
+        self.setMinimumSize(320, 200)  # the two columns' own minimum would never let it become one column
+        self.memory = Memory()
+        self.desk = RecipeDesk(self.memory)
+        self._config: RunConfig | None = None
+        self._faults: dict[str, str] = {}
+        self._narrow: bool | None = None
+        self._build()
+        self._connect()
+        self.desk.restore()
+        self._show()
+
+    # ------------------------------------------------------------------ building
+
+    def _build(self) -> None:
+        self.bar = RecipeBar(self.memory)
+        self.notice = Notice()
+        self.trouble = Notice("notice-bad")
+        self.undo = button(tr("Bring them back"), clicked=self.desk.bring_back)
+        self.notice.buttons.addWidget(self.undo)
+        self.fields = FieldsArea()
+        self.this_run = ThisRunPanel()
+        self.interpreter = InterpreterPanel(self.memory)
+        self.data = DataLooker()
+        self._side_panels: list[QWidget] = [self.this_run, self.interpreter]
+        self.start_bar = StartBar()
+        self._content = _page()
+        self._under = QVBoxLayout(self._content)
+        self._under.setContentsMargins(0, 0, space(2), 0)
+        self._under.setSpacing(space(3))
+        self._under.addWidget(self.fields)
+        self._under.addStretch(1)
+        self.area = _scroll(self._content)
+        self._side_content = _page()
+        self._beside = QVBoxLayout(self._side_content)
+        self._beside.setContentsMargins(0, 0, 0, 0)
+        self._beside.setSpacing(space(3))
+        self._beside.addStretch(1)
+        self._side_scroll = _scroll(self._side_content)
+        self._side = _page()
+        side = QVBoxLayout(self._side)
+        side.setContentsMargins(0, 0, 0, 0)
+        side.addWidget(self._side_scroll, 1)
+        self._side_foot = side
+        self._side.setFixedWidth(SIDE_WIDTH)
+        left = QVBoxLayout()
+        left.setSpacing(space(3))
+        for widget in (self.bar, self.notice, self.trouble):
+            left.addWidget(widget)
+        left.addWidget(self.area, 1)
+        self._left = left
+        row = QHBoxLayout(self)
+        row.setContentsMargins(space(5), space(4), space(5), space(4))
+        row.setSpacing(space(4))
+        row.addLayout(left, 1)
+        row.addWidget(self._side)
+        self._set_narrow(narrow=False)
+
+    def _connect(self) -> None:
+        self._keep_timer = QTimer(self)
+        self._keep_timer.setSingleShot(True)
+        self._keep_timer.setInterval(KEEP_DRAFT_MS)
+        self._keep_timer.timeout.connect(self.desk.keep)
+        self.desk.replaced.connect(self._replaced)
+        self.desk.refused.connect(self.trouble.say)
+        self.desk.noticed.connect(self._noticed)
+        self.fields.edited.connect(self._edited)
+        self.fields.chosen.connect(self._chosen)
+        self.fields.kind_chosen.connect(self._kind_chosen)
+        self.bar.open_requested.connect(self.desk.open)
+        self.bar.import_requested.connect(self.desk.bring_over)
+        self.bar.aside_requested.connect(self.desk.bring_back)
+        self.bar.save_requested.connect(self._save)
+        self.bar.save_as_requested.connect(self.desk.save)
+        self.interpreter.changed.connect(self._refresh)
+        self.data.changed.connect(self._refresh)
+        self.start_bar.look_clicked.connect(self.look)
+        self.start_bar.start_clicked.connect(lambda: self._emit(self.start_requested))
+        self.start_bar.verify_clicked.connect(lambda: self._emit(self.verify_requested))
+
+    def _set_narrow(self, *, narrow: bool) -> None:
+        """One column with Start at its foot, or fields with a column beside them."""
+        if narrow == self._narrow:
+            return
+        self._narrow = narrow
+        for panel in self._side_panels:
+            self._place_side_panel(panel)
+        (self._left if narrow else self._side_foot).addWidget(self.start_bar)
+        self.start_bar.set_horizontal(narrow)
+        self._side.setVisible(not narrow)
+
+    def _place_side_panel(self, panel: QWidget) -> None:
+        target = self._under if self._narrow else self._beside
+        target.insertWidget(self._side_panels.index(panel) + (1 if self._narrow else 0), panel)
+
+    def add_side_panel(self, panel: QWidget) -> None:
+        """Put another panel beside the fields, between what the run amounts to and the interpreter."""
+        self._side_panels.insert(-1, panel)
+        self._place_side_panel(panel)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Change between one column and two."""
+        super().resizeEvent(event)
+        self._set_narrow(narrow=self.width() < NARROW)
+        self.bar.set_narrow(self.width() < 560)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        """The interpreter is asked once the page is first seen."""
+        super().showEvent(event)
+        self.interpreter.ask()
+        self.data.set_active(True)
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        """What was typed is kept before the page goes."""
+        super().hideEvent(event)
+        self.data.set_active(False)
+        self._keep_now()
+
+    def _keep_now(self) -> None:
+        if self._keep_timer.isActive():
+            self._keep_timer.stop()
+            self.desk.keep()
+
+    def shut_down(self) -> None:
+        """Keep what was typed and end the worker; for a window that closes."""
+        self._keep_now()
+        self.interpreter.shut_down()
+        self.data.shut_down()
+
+    # ------------------------------------------------------------------ editing
+
+    def _edited(self, path: str, text: str) -> None:
+        self.draft.set_text(path, text)
+        if path in switches():
+            self.fields.arrange_again()
+        self._changed()
+
+    def _chosen(self, before: str, after: str) -> None:
+        text = converted(self.draft, before, after)
+        self.draft.choose(CHOICE_OF[after], after)
+        if text is not None:
+            self.draft.set_text(after, text)
+        self.fields.show_choice(self.draft, after)
+        self._changed()
+
+    def _kind_chosen(self, kind: str) -> None:
+        self.draft.set_kind(kind)
+        self.fields.show_draft(self.draft)
+        self._changed()
+
+    def _changed(self) -> None:
+        self._refresh()
+        self._keep_timer.start()
+
+    def _refresh(self) -> None:
+        """Check the draft and show what came out, everywhere."""
+        checked = self.draft.check()
+        self._config = checked if isinstance(checked, RunConfig) else None
+        self._faults = {} if isinstance(checked, RunConfig) else checked
+        self._judge_kinds()
+        self.data.ask(self.draft)
+        self._faults = {**self.data.facts.faults, **self._faults}
+        factors = Factors(self.draft)
+        self.fields.show_faults(self._faults)
+        self.fields.show_notes(self.draft, factors, self._config, self.data.facts.notes)
+        self.this_run.show_draft(self.draft, self._config, self.data.facts.samples_an_epoch)
+        self.start_bar.say(faults=len(self._faults), why=self.interpreter.sentence)
+        self.bar.show_recipe(self.draft.path, self.draft.folder, edited=self.draft.is_edited)
+
+    def _judge_kinds(self) -> None:
+        reasons = {kind: self._why_not(kind) for kind in KINDS}
+        self.fields.grey_kinds(reasons)
+        if reasons[self.draft.kind]:
+            self._faults = {"task.kind": reasons[self.draft.kind], **self._faults}
+
+    def _why_not(self, kind: str) -> str:
+        missing = self.interpreter.lacks(kind)
+        if not missing:
+            return ""
+        words = tr("The chosen interpreter has no {names}. Run: {command}")
+        return words.format(
+            names=tr(" and no ").join(missing), command=self.interpreter.install_command(kind)
+        )
+
+    def look(self) -> None:
+        """Go to the first field that needs a look."""
+        self.data.look_again()
+        for path in self.fields.in_order(self._faults)[:1]:
+            if path == PUBLISHED:
+                self.fields.published.set_editing(True)
+                self.fields.published.toml.setFocus()
+                self.area.ensureWidgetVisible(self.fields.published)
+            elif (view := self.fields.reveal(path)) is not None:
+                view.focus_editor()
+                self.area.ensureWidgetVisible(view, 0, 40)
+
+    @property
+    def faults(self) -> dict[str, str]:
+        """The sentence beside each field that needs a look, by path."""
+        return dict(self._faults)
+
+    def _emit(self, signal: SignalInstance) -> None:
+        """Hand out the recipe, after reading it once more as whoever gets it will."""
+        try:
+            recipe = self.draft.recipe()
+        except UsageError as error:
+            self.trouble.say(tr("The recipe cannot be started."), str(error))
+            return
+        if self._faults or self.interpreter.sentence:
+            return
+        name = recipe.config.run.name or default_name(self.draft.path)
+        signal.emit(tomlkit.dumps(recipe.document), recipe.folder, name, self.interpreter.interpreter)
+
+    # ------------------------------------------------------------------ recipes
+
+    @property
+    def draft(self) -> Draft:
+        """What stands in the form."""
+        return self.desk.draft
+
+    def set_recipe(self, path: Path) -> bool:
+        """Open a recipe file. One that is not right leaves the form as it is and says why: False."""
+        return self.desk.open(path)
+
+    def set_config_text(self, text: str, *, folder: Path | None = None, name: str = "") -> bool:
+        """Show a recipe's text, of an earlier run say; `name` is what it is called in the sentences."""
+        return self.desk.open_text(text, folder=folder, name=name)
+
+    def _show(self) -> None:
+        """Show the draft that is on the desk."""
+        self.fields.show_draft(self.draft)
+        self.interpreter.offer(self.draft.folder)
+        self._refresh()
+
+    def _replaced(self) -> None:
+        self.notice.hide()
+        self.trouble.hide()
+        self._show()
+
+    def _noticed(self, sentence: str, can_undo: bool) -> None:
+        self.undo.setVisible(can_undo)
+        self.notice.say(sentence)
+
+    def _save(self) -> None:
+        path = self.desk.own_path
+        if path is None:
+            self.bar.ask_where_to_save()
+        else:
+            self.desk.save(path)
+
+    # ------------------------------------------------------------------ drag and drop
+
+    def dragEnterEvent(self, event: QDragEnterEvent) -> None:
+        """Take one .toml file."""
+        if _dropped_recipe(event) is not None:
+            event.acceptProposedAction()
+
+    def dropEvent(self, event: QDropEvent) -> None:
+        """Open it."""
+        path = _dropped_recipe(event)
+        if path is not None:
+            event.acceptProposedAction()
+            self.set_recipe(path)
+
+
+def _page() -> QWidget:
+    made = QWidget()
+    made.setObjectName("page")
+    return made
+
+
+def _scroll(content: QWidget) -> QScrollArea:
+    made = QScrollArea()
+    made.setWidgetResizable(True)
+    made.setFrameShape(QFrame.Shape.NoFrame)
+    made.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+    made.setWidget(content)
+    return made
+
+
+def _dropped_recipe(event: QDropEvent) -> Path | None:
+    urls = event.mimeData().urls()
+    path = Path(urls[0].toLocalFile()) if len(urls) == 1 and urls[0].isLocalFile() else None
+    return path if path is not None and path.suffix == ".toml" else None

@@ -1,0 +1,1 @@
+"""A recipe as a person edits it: texts, faults, amounts, arrangement. Data only; no Qt."""

@@ -1,0 +1,225 @@
+"""The run that the window shows: its store, what this window asked of it, and how far a stop has gone. No Qt.
+
+`tick` is called by the window's one timer; nothing here waits.
+"""
+
+from __future__ import annotations
+
+import time
+import tomllib
+from typing import Final
+
+import msgspec
+
+from gradacc_gui.person import person
+from gradacc_gui.run.asks import Asks
+from gradacc_gui.run.header_state import RunStateName
+from gradacc_gui.run.in_force import InForce
+from gradacc_gui.session.launch import Died, Launch
+from gradacc_gui.session.runs import died_unseen
+from gradacc_gui.session.stopping import Act, Ladder, Rung, perform
+from gradacc_gui.store import RunState, RunStore
+from trainer_backend.config import RunConfig
+from trainer_backend.config_check import check
+from trainer_backend.errors import RunDirectoryError
+from trainer_backend.inbox import send
+from trainer_backend.protocol import (
+    AnyCommand,
+    MicroBatchMeasured,
+    Pause,
+    Record,
+    RunFailed,
+    Stop,
+)
+from trainer_backend.run_directory import RunDirectory
+
+LOOK_EVERY_S: Final = 1.0
+STOPPABLE: Final = (RunState.LOADING, RunState.RUNNING, RunState.PAUSED, RunState.STOPPING)
+
+
+class Attachment:
+    """One run, shown live; several windows may each have one of the same run."""
+
+    def __init__(self, run: RunDirectory, launch: Launch | None = None) -> None:
+        self.run = run
+        self.launch = launch
+        self._ending: list[Launch] = []
+        """Trainers of earlier attempts that have said their last and may not have exited yet."""
+        self.store = RunStore(run)
+        self.asks = Asks()
+        self.ladder = Ladder()
+        self.asked_by = person()
+        self.config = _config_of(run)
+        self.in_force = InForce(self.config)
+        self.problem = ""
+        """Why a command could not be sent, as a sentence."""
+        self._facts_taken = 0
+        self._progress_mark: tuple[object, int] = (None, 0)
+        self._died_unseen = False
+        self._look_due = 0.0
+
+    def tick(self) -> list[Record]:
+        """Take what is new; gives the new facts."""
+        self.store.poll()
+        new = self.store.facts[self._facts_taken :]
+        self._facts_taken += len(new)
+        if new:
+            self.in_force.take(new)
+            self.asks.apply(new)
+        self._ending = [launch for launch in self._ending if launch.poll() is None]
+        self._climb()
+        self._look_for_a_silent_end()
+        if self.state in ("interrupted", "failed", "stopped", "finished"):
+            self.asks.abandon()
+        return new
+
+    def close(self) -> None:
+        """Let go; the run goes on."""
+        self.store.close()
+        for launch in (self.launch, *self._ending):
+            if launch is not None:
+                launch.leave()
+
+    # ------------------------------------------------------------------ what it is doing
+
+    @property
+    def died(self) -> Died | None:
+        """How the trainer that this window started ended; None while it lives or none was started."""
+        return None if self.launch is None else self.launch.poll()
+
+    @property
+    def state(self) -> RunStateName:
+        """The run's state, with what this window knows besides its facts."""
+        known = self.store.state
+        if self._is_launching():
+            return "loading"
+        if known in STOPPABLE and self.store.alive and self.ladder.rung not in (Rung.RUNNING, Rung.ENDED):
+            return "stopping"
+        if known is RunState.PENDING and self.died is not None:
+            return "failed"
+        if known is RunState.PENDING and self._died_unseen:
+            return "interrupted"
+        if known is RunState.RUNNING:
+            pause = self.asks.newest(Pause)
+            return "pausing" if pause is not None and pause.is_open else "running"
+        return _NAMES[known]
+
+    def _look_for_a_silent_end(self) -> None:
+        """Whether a trainer that another window started died before it wrote anything."""
+        if self.store.state is not RunState.PENDING or self.launch is not None:
+            self._died_unseen = False
+        elif time.monotonic() >= self._look_due:
+            self._look_due = time.monotonic() + LOOK_EVERY_S
+            self._died_unseen = died_unseen(self.run)
+
+    def _is_launching(self) -> bool:
+        """Started from here, alive, and not yet holding the lock."""
+        return (
+            self.launch is not None and self.died is None and not self.store.alive and not self._has_ended()
+        )
+
+    def _has_ended(self) -> bool:
+        """Whether the journal's newest attempt is the launched one's and has ended."""
+        if self.launch is None:
+            return False
+        started_at = self.launch.started_at
+        return (
+            any(record.at >= started_at for record in self.store.facts[-1:]) and self.store.ended is not None
+        )
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a trainer is there to answer."""
+        return self.store.alive and self.store.state in (RunState.RUNNING, RunState.PAUSED, RunState.STOPPING)
+
+    @property
+    def failure(self) -> RunFailed | None:
+        """How the newest attempt failed, when the trainer could still say so."""
+        ended = self.store.ended
+        return ended if isinstance(ended, RunFailed) else None
+
+    @property
+    def good_step(self) -> int | None:
+        """The step of the last good checkpoint; None when there is none."""
+        told = self.failure.values.get("checkpoint_step") if self.failure is not None else None
+        steps = self.in_force.checkpoints
+        return told if isinstance(told, int) else steps[-1] if steps else None
+
+    # ------------------------------------------------------------------ what is asked of it
+
+    def send(self, command: AnyCommand) -> None:
+        """Put a command into the inbox, in this person's name."""
+        named = msgspec.structs.replace(command, asked_by=self.asked_by)
+        try:
+            send(self.run.inbox_path, named)
+        except RunDirectoryError as error:
+            self.problem = str(error)
+            return
+        self.problem = ""
+        self.asks.sent(named)
+        self.store.sent(named)
+
+    def stop(self, *, now: bool) -> None:
+        """The person wants the run to end."""
+        self.ladder, act = self.ladder.ask(time.monotonic(), at_once=now)
+        self._perform(act)
+
+    def force(self) -> None:
+        """The person will not wait."""
+        self.ladder, act = self.ladder.force(time.monotonic())
+        self._perform(act)
+
+    def _perform(self, act: Act | None) -> None:
+        match act:
+            case None:
+                return
+            case Act.ASK:
+                self.send(Stop())
+            case Act.ASK_NOW:
+                self.send(Stop(now=True))
+            case Act.TERMINATE | Act.KILL:
+                try:
+                    perform(act, self.run, asked_by=self.asked_by)
+                except RunDirectoryError as error:
+                    self.problem = str(error)
+
+    def _climb(self) -> None:
+        if self.ladder.rung in (Rung.RUNNING, Rung.ENDED):
+            return
+        now = time.monotonic()
+        mark = (self.store.latest.get(MicroBatchMeasured), self._facts_taken)
+        if mark != self._progress_mark:
+            self._progress_mark = mark
+            self.ladder = self.ladder.progressed(now)
+        self.ladder, act = self.ladder.look(now, alive=self.store.alive)
+        self._perform(act)
+
+    def relaunched(self, launch: Launch) -> None:
+        """A new attempt was started from this window."""
+        self._ending += [] if self.launch is None else [self.launch]
+        self.launch = launch
+        self.ladder = Ladder()
+
+
+_NAMES: Final[dict[RunState, RunStateName]] = {
+    RunState.PENDING: "pending",
+    RunState.LOADING: "loading",
+    RunState.RUNNING: "running",
+    RunState.PAUSED: "paused",
+    RunState.STOPPING: "stopping",
+    RunState.FINISHED: "finished",
+    RunState.STOPPED: "stopped",
+    RunState.FAILED: "failed",
+    RunState.INTERRUPTED: "interrupted",
+}
+
+
+def _config_of(run: RunDirectory) -> RunConfig | None:
+    """What was asked; None when the recipe cannot be read (the journal still can)."""
+    try:
+        data = tomllib.loads(run.recipe_path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    data.pop("source", None)
+    checked = check(data)
+    return checked if isinstance(checked, RunConfig) else None

@@ -1,0 +1,98 @@
+"""From a run that is shown to the header's data: names, numbers, words. No Qt."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from gradacc_gui import words
+from gradacc_gui.derive import Headline, Progress, headline, progress_of
+from gradacc_gui.derive import left_s as seconds_left
+from gradacc_gui.run.attachment import Attachment
+from gradacc_gui.run.header_state import HeaderState
+from gradacc_gui.run.numbers import day_and_time, left_s
+from gradacc_gui.words import tr
+from trainer_backend.protocol import MicroBatchMeasured, OptimizerStepMeasured, RunStarted
+
+NAMES = {"adamw": "AdamW", "sgd": "SGD"}
+BUSY = ("evaluating", "saving", "compiling")
+"""Phases in which no micro-batch moves, although the run is running."""
+
+
+def header_of(run: Attachment, *, now: float | None = None) -> HeaderState:
+    """What the header says of `run` at the wall clock's `now`."""
+    told = headline(run.store, time.time() if now is None else now)
+    state, strip, speed = run.state, told.strip, told.speed
+    progress = progress_with_epochs(run, told)
+    left = seconds_left(progress.samples_left, speed) if state in ("running", "pausing") else None
+    asked = asked_factors(run)
+    return HeaderState(
+        name=run_name(run),
+        detail=detail(run),
+        state=state,
+        micro_batch_size=told.micro_batch_size or asked[0],
+        accumulation_steps=told.accumulation_steps or asked[1],
+        world_size=told.world_size or asked[2],
+        step=strip.step if strip is not None else None,
+        last_step=progress.last_step,
+        window_cells=strip.total if strip is not None else 0,
+        window_done=strip.done if strip is not None else 0,
+        samples_per_s=speed.samples_per_s if speed is not None else None,
+        tokens_per_s=speed.tokens_per_s if speed is not None else None,
+        elapsed_s=told.elapsed_s if run.store.attempt else None,
+        doing=words.phase(run.store.phase) if state == "running" and run.store.phase in BUSY else "",
+        left=tr("{time} left").format(time=left_s(left)) if left is not None else "",
+    )
+
+
+def asked_factors(run: Attachment) -> tuple[int | None, int | None, int | None]:
+    """Micro-batch, N and world of the recipe, for as long as the trainer has not said its own."""
+    if run.config is None:
+        return None, None, None
+    asked = run.config.accumulation
+    return asked.micro_batch_size, run.config.accumulation_steps, run.config.run.devices
+
+
+def progress_with_epochs(run: Attachment, told: Headline) -> Progress:
+    """How far the run is; a run told to end after so many epochs ends at so many samples."""
+    started, config = run.store.started, run.config
+    if told.progress.last_step is not None or started is None or config is None:
+        return told.progress
+    if config.run.epochs is None or started.samples_per_epoch is None or not told.effective_batch:
+        return told.progress
+    step: OptimizerStepMeasured | None = run.store.latest.get(OptimizerStepMeasured)
+    micro: MicroBatchMeasured | None = run.store.latest.get(MicroBatchMeasured)
+    seen = max(micro.samples_seen if micro is not None else 0, started.from_samples)
+    end = config.run.epochs * started.samples_per_epoch
+    bounded = msgspec.structs.replace(started, max_samples=end)
+    return progress_of(bounded, step, samples_seen=seen, window_samples=told.effective_batch)
+
+
+def run_name(run: Attachment) -> str:
+    """The name it was given, else its directory's."""
+    if run.store.started is not None and run.store.started.name:
+        return run.store.started.name
+    return (run.config.run.name if run.config is not None else "") or run.run.id
+
+
+def detail(run: Attachment) -> str:
+    """Precision, optimizer, schedule, when it started; that it does not need this window."""
+    parts: list[str] = []
+    started, config = run.store.started, run.config
+    if started is not None:
+        parts.append(started.precision)
+    if config is not None:
+        parts += [NAMES.get(config.optimizer.name, config.optimizer.name), config.schedule.kind]
+    if (first := first_start(run)) is not None:
+        parts.append(tr("since {when}").format(when=day_and_time(first)))
+    if run.state in ("running", "paused"):
+        parts.append(tr("goes on if closed"))
+    elif run.state == "loading":
+        parts.append(words.phase(run.store.phase) if run.store.phase else tr("Starting…"))
+    return " · ".join(parts)
+
+
+def first_start(run: Attachment) -> float | None:
+    """When the first attempt was ready to train, in seconds since the epoch."""
+    return next((fact.at for fact in run.store.facts if isinstance(fact.event, RunStarted)), None)
