@@ -24,7 +24,7 @@ def draft(tmp_path: Path) -> Draft:
 @pytest.fixture
 def styled(qapp: QApplication) -> QApplication:
     """Fusion with our style sheet, as shipped."""
-    if not qapp.styleSheet():
+    if not qapp.styleSheet():  # another test of this process has set it up
         qapp.setStyle("Fusion")
         qapp.setFont(application_font())
         qapp.setPalette(palette(LIGHT))
