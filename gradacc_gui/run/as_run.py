@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from gradacc_gui.run.requests import Settings
 from trainer_backend.config import RunConfig
 from trainer_backend.protocol import EvaluationMeasured
 from trainer_backend.published import Difference, compare, values_of
+from trainer_backend.settings import MICRO_BATCH, STEPS, Settings
 
 
 def published_beside(
@@ -27,10 +27,9 @@ def _here(
 ) -> dict[str, Any]:
     here = values_of(config)
     if settings is not None:  # a person may have changed these while it ran
-        batch = settings.micro_batch_size * settings.accumulation_steps * settings.world_size
-        here["accumulation.micro_batch_size"] = settings.micro_batch_size
-        here["accumulation.gradient_accumulation_steps"] = settings.accumulation_steps
-        here["accumulation.effective_batch_size"] = batch
+        here[MICRO_BATCH] = settings.micro_batch_size
+        here[STEPS] = settings.accumulation_steps
+        here["accumulation.effective_batch_size"] = settings.effective_batch
         if settings.learning_rate is not None:
             here["optimizer.learning_rate"] = settings.learning_rate
             here["optimizer.max_grad_norm"] = settings.max_grad_norm

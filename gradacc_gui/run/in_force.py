@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 import msgspec
 
-from gradacc_gui.run.requests import Settings
 from trainer_backend.config import RunConfig
 from trainer_backend.protocol import (
     AccumulationChanged,
@@ -18,6 +17,7 @@ from trainer_backend.protocol import (
     Scalar,
     SettingChanged,
 )
+from trainer_backend.settings import Settings
 
 
 class InForce:

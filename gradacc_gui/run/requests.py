@@ -1,39 +1,19 @@
-"""What a person may ask of a live run, checked and previewed before it is asked. No Qt.
-
-kappa is the ratio of the new effective batch to the one in force (micro-batch x N x world).
-"""
+"""What a person may ask of a live run, checked and previewed before it is asked. No Qt."""
 
 from __future__ import annotations
 
 import math
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 import msgspec
 
 from gradacc_gui.run.numbers import count, real
 from gradacc_gui.words import tr
 from trainer_backend.config import LARGEST
+from trainer_backend.protocol import SetAccumulation
+from trainer_backend.settings import Rule, Settings, with_accumulation
 
-Rule: TypeAlias = Literal["none", "sqrt", "linear"]
 RULES: Final[dict[Rule, str]] = {"none": "stays", "sqrt": "× √κ", "linear": "× κ"}
-
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in force now, as the run's facts tell it. None: the run has no such setting."""
-
-    accumulation_steps: int
-    micro_batch_size: int
-    world_size: int = 1
-    learning_rate: float | None = None
-    beta2: float | None = None
-    weight_decay: float | None = None
-    ema_decay: float | None = None
-    max_grad_norm: float | None = None
-
-    @property
-    def effective_batch(self) -> int:
-        """Samples an optimizer step."""
-        return self.micro_batch_size * self.accumulation_steps * self.world_size
 
 
 class Companion(msgspec.Struct, frozen=True):
@@ -87,46 +67,18 @@ def _cut(text: str, longest: int = 24) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
-def kappa(settings: Settings, steps: int) -> float:
-    """New over old effective batch when N becomes `steps`."""
-    return steps / settings.accumulation_steps
+def companions(settings: Settings, steps: int, rule: Rule) -> tuple[Settings, dict[str, Companion]]:
+    """What N = `steps` would make of the settings, and by field what else it can take along.
 
-
-def learning_rate_after(settings: Settings, ratio: float, rule: Rule) -> float | None:
-    """The peak learning rate under `rule`; None when the run's is not known."""
-    if settings.learning_rate is None:
-        return None
-    match rule:
-        case "none":
-            return settings.learning_rate
-        case "sqrt":
-            return settings.learning_rate * math.sqrt(ratio)
-        case "linear":
-            return settings.learning_rate * ratio
-
-
-def beta2_companion(settings: Settings, ratio: float) -> Companion | None:
-    """beta2 ** kappa keeps the half-life of Adam's second moment in samples."""
-    if settings.beta2 is None:
-        return None
-    return Companion("β₂", settings.beta2, settings.beta2**ratio)
-
-
-def decay_companion(settings: Settings, ratio: float) -> Companion | None:
-    """weight_decay x kappa keeps the decay per sample."""
-    if not settings.weight_decay:
-        return None
-    return Companion(tr("weight decay"), settings.weight_decay, settings.weight_decay * ratio)
-
-
-def ema_companion(settings: Settings, ratio: float) -> Companion | None:
-    """ema_decay ** kappa keeps the average's half-life in samples."""
-    if settings.ema_decay is None:
-        return None
-    return Companion(tr("EMA decay"), settings.ema_decay, settings.ema_decay**ratio)
-
-
-def steps_that_keep(settings: Settings, micro_batch_size: int) -> int | None:
-    """N under which `micro_batch_size` keeps the effective batch; None when it does not divide it."""
-    one = micro_batch_size * settings.world_size
-    return settings.effective_batch // one if settings.effective_batch % one == 0 else None
+    The rules are the trainer's own. What the run does not have is not offered.
+    """
+    asked = SetAccumulation(
+        steps=steps, learning_rate_rule=rule, scale_beta2=True, scale_weight_decay=True, scale_ema=True
+    )
+    after = with_accumulation(settings, asked)
+    named = {"beta2": "β₂", "weight_decay": tr("weight decay"), "ema_decay": tr("EMA decay")}
+    return after, {
+        field: Companion(name, getattr(settings, field), getattr(after, field))
+        for field, name in named.items()
+        if getattr(settings, field)  # a decay of 0 stays 0
+    }

@@ -6,19 +6,11 @@ import msgspec
 from PySide6.QtWidgets import QCheckBox, QHBoxLayout, QVBoxLayout, QWidget
 
 from gradacc_gui.run.numbers import real
-from gradacc_gui.run.requests import (
-    RULES,
-    Companion,
-    Rule,
-    Settings,
-    beta2_companion,
-    decay_companion,
-    ema_companion,
-    learning_rate_after,
-)
+from gradacc_gui.run.requests import RULES, Companion, companions
 from gradacc_gui.theme import space
 from gradacc_gui.widgets.parts import Segments, label, put
 from gradacc_gui.words import tr
+from trainer_backend.settings import Rule, Settings
 
 
 class CompanionChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +28,7 @@ class CompanionRows(QWidget):
     def __init__(self) -> None:
         super().__init__()
         self._settings: Settings | None = None
-        self._ratio = 1.0
+        self._steps = 1
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(space(1))
@@ -63,9 +55,9 @@ class CompanionRows(QWidget):
             column.addWidget(box)
         self.hide()
 
-    def show_for(self, settings: Settings | None, ratio: float) -> None:
-        """Show what κ = `ratio` would make of `settings`; None hides the rows."""
-        self._settings, self._ratio = settings, ratio
+    def show_for(self, settings: Settings | None, steps: int) -> None:
+        """Show what N = `steps` would make of `settings`; None hides the rows."""
+        self._settings, self._steps = settings, steps
         self.setVisible(settings is not None)
         if settings is not None:
             self._refresh()
@@ -74,26 +66,23 @@ class CompanionRows(QWidget):
         settings = self._settings
         if settings is None:
             return
-        self._show_rate(settings)
-        boxes = (
-            (self.beta2, beta2_companion(settings, self._ratio)),
-            (self.weight_decay, decay_companion(settings, self._ratio)),
-            (self.ema, ema_companion(settings, self._ratio)),
-        )
-        for box, companion in boxes:
-            _show_companion(box, companion)
+        rule = self._rule()
+        after, offered = companions(settings, self._steps, rule)
+        self._show_rate(settings.learning_rate, after.learning_rate, rule)
+        for box, field in (
+            (self.beta2, "beta2"),
+            (self.weight_decay, "weight_decay"),
+            (self.ema, "ema_decay"),
+        ):
+            _show_companion(box, offered.get(field))
 
-    def _show_rate(self, settings: Settings) -> None:
-        rule: Rule = self._rule()
-        after = learning_rate_after(settings, self._ratio, rule)
-        if after is None or settings.learning_rate is None:
+    def _show_rate(self, before: float | None, after: float | None, rule: Rule) -> None:
+        if before is None or after is None:
             text = tr("The run's learning rate is not known yet.")
         elif rule == "none":
-            text = tr("Learning rate stays {value}").format(value=real(settings.learning_rate))
+            text = tr("Learning rate stays {value}").format(value=real(before))
         else:
-            text = tr("Learning rate {before} → {after}").format(
-                before=real(settings.learning_rate), after=real(after)
-            )
+            text = tr("Learning rate {before} → {after}").format(before=real(before), after=real(after))
         put(self.rate_after, text)
 
     def _rule(self) -> Rule:

@@ -8,13 +8,14 @@ from PySide6.QtWidgets import QHBoxLayout, QLineEdit, QSizePolicy
 
 from gradacc_gui.run.asks import Ask, told
 from gradacc_gui.run.numbers import count, real
-from gradacc_gui.run.requests import Settings, kappa, parse_count
+from gradacc_gui.run.requests import parse_count
 from gradacc_gui.theme import set_role, space
 from gradacc_gui.widgets.parts import IconButton, Panel, button, label, put
 from gradacc_gui.window.companions import CompanionRows
 from gradacc_gui.words import tr
 from trainer_backend.config import LARGEST
 from trainer_backend.protocol import SetAccumulation
+from trainer_backend.settings import Settings
 
 
 class CountEdit(QLineEdit):
@@ -129,7 +130,7 @@ class NPanel(Panel):
         set_role(self.answer, role)
         steps, effective = _steps_of(ask), None
         if steps is not None and self._settings is not None:
-            effective = self._settings.micro_batch_size * self._settings.world_size * steps
+            effective = self._settings.samples_a_round * steps
         put(self.answer, told(ask, effective=effective if ask.answer != "refused" else None))
 
     def _is_past(self, ask: Ask) -> bool:
@@ -178,13 +179,13 @@ class NPanel(Panel):
 
     def _preview(self, wanted: int | str) -> None:
         if self._settings is None or isinstance(wanted, str) or not self._differs(wanted):
-            self.companions.show_for(None, 1.0)
+            self.companions.show_for(None, 1)
             put(self.preview, tr("Type another N: the step in progress ends as it began."))
             self._previews = False
             self._show_hint()
             return
-        ratio = kappa(self._settings, wanted)
-        after = self._settings.micro_batch_size * wanted * self._settings.world_size
+        ratio = self._settings.kappa(wanted)
+        after = self._settings.samples_a_round * wanted
         text = tr("Effective batch {before} → {after} (κ = {ratio}). With it:")
         put(
             self.preview,
@@ -192,7 +193,7 @@ class NPanel(Panel):
         )
         self._previews = True
         self._show_hint()
-        self.companions.show_for(self._settings, ratio)
+        self.companions.show_for(self._settings, wanted)
 
     def _show_hint(self) -> None:
         """The line below Apply: a preview, or else a hint as long as nothing was answered."""

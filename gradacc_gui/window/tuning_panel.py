@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QCheckBox, QGridLayout, QLineEdit, QPushButton, QVBoxLayout, QWidget
 
 from gradacc_gui.run.asks import Ask, told
 from gradacc_gui.run.numbers import count, real
-from gradacc_gui.run.requests import Settings, parse_count, parse_positive, steps_that_keep
+from gradacc_gui.run.requests import parse_count, parse_positive
 from gradacc_gui.theme import set_role, space
 from gradacc_gui.widgets.parts import Panel, button, label, put
 from gradacc_gui.words import tr
 from trainer_backend.protocol import AnyCommand, SetLearningRate, SetMaxGradNorm, SetMicroBatchSize
+from trainer_backend.settings import Settings
 
 
 class Field:
@@ -161,9 +163,9 @@ class TuningPanel(Panel):
             return
         self.keep_words.show()
         if not self.keep.isChecked():
-            after = size * self._settings.accumulation_steps * self._settings.world_size
+            after = msgspec.structs.replace(self._settings, micro_batch_size=size).effective_batch
             text = tr("The effective batch becomes {after}.").format(after=count(after))
-        elif (steps := steps_that_keep(self._settings, size)) is not None:
+        elif (steps := self._settings.steps_that_keep(size)) is not None:
             text = tr("N becomes {steps}; the effective batch stays {batch}.")
             text = text.format(steps=count(steps), batch=count(self._settings.effective_batch))
         else:

@@ -20,9 +20,9 @@ from torch.nn import functional
 from tests.numerics.probes import RELATIVE, SmallGPT, relative_error
 from trainer_backend.data.order import Position
 from trainer_backend.engine import Accumulator, Collated, LossTerm, WindowResult
+from trainer_backend.settings import Settings
 from trainer_backend.trainer.checkpoint import Saved
 from trainer_backend.trainer.saving import Standing, put_back, take_out
-from trainer_backend.trainer.settings import Settings
 
 NO_MEMORY = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes."
 WEIGHTS = torch.tensor([0.0, 0.5, 1.0, 3.0, 0.1], dtype=torch.float64)

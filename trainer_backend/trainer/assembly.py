@@ -25,6 +25,7 @@ from trainer_backend.protocol import (
     Warned,
 )
 from trainer_backend.recipe import Recipe
+from trainer_backend.settings import Settings, settings_of
 from trainer_backend.tasks import Task
 from trainer_backend.tasks.making import (
     batch_counter,
@@ -38,7 +39,6 @@ from trainer_backend.tasks.making import (
 from trainer_backend.trainer.devices import choose_device, choose_precision, describe, settle
 from trainer_backend.trainer.evaluation import Evaluation, undisturbed
 from trainer_backend.trainer.schedule import Schedule, horizon_of, schedule_of
-from trainer_backend.trainer.settings import Settings, settings_of
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -30,10 +30,7 @@ from trainer_backend.protocol import (
     Stop,
     Warned,
 )
-from trainer_backend.trainer.assembly import Parts
-from trainer_backend.trainer.checkpoints import Checkpoints
-from trainer_backend.trainer.replay import CEILING, ENDED, Replay
-from trainer_backend.trainer.settings import (
+from trainer_backend.settings import (
     FIELDS,
     KEYS,
     Settings,
@@ -41,6 +38,9 @@ from trainer_backend.trainer.settings import (
     with_accumulation,
     with_value,
 )
+from trainer_backend.trainer.assembly import Parts
+from trainer_backend.trainer.checkpoints import Checkpoints
+from trainer_backend.trainer.replay import CEILING, ENDED, Replay
 from trainer_backend.trainer.steering import Pending, Steering, with_pending
 
 
@@ -240,10 +240,9 @@ class Border:
         if size is None:
             return
         settings = self.settings
-        if size < settings.micro_batch_size and settings.effective_batch % size == 0:
-            after = msgspec.structs.replace(
-                settings, micro_batch_size=size, accumulation_steps=settings.effective_batch // size
-            )
+        steps = settings.steps_that_keep(size)
+        if size < settings.micro_batch_size and steps is not None:
+            after = msgspec.structs.replace(settings, micro_batch_size=size, accumulation_steps=steps)
             self._change(after, Author("out-of-memory", time.time()), result.step + 1)
 
 
@@ -257,5 +256,9 @@ def apply(parts: Parts, after: Settings) -> None:
     for group in engine.optimizer.param_groups:
         if after.beta2 is not None and "betas" in group:
             group["betas"] = (group["betas"][0], after.beta2)
-        if before.weight_decay and after.weight_decay != before.weight_decay:
+        if (
+            before.weight_decay
+            and after.weight_decay is not None
+            and after.weight_decay != before.weight_decay
+        ):
             group["weight_decay"] *= after.weight_decay / before.weight_decay

@@ -10,11 +10,11 @@ import msgspec
 from trainer_backend.config import CheckpointSection
 from trainer_backend.protocol import AnyEvent, CheckpointSaved, PhaseEntered, Scalar, Warned
 from trainer_backend.run_directory import RunDirectory, checkpoints_in
+from trainer_backend.settings import KEYS, Settings, settings_of
 from trainer_backend.trainer import checkpoint
 from trainer_backend.trainer.assembly import Parts
 from trainer_backend.trainer.checkpoint import CheckpointError, CheckpointMisfitError
 from trainer_backend.trainer.saving import Standing, put_back, take_out
-from trainer_backend.trainer.settings import KEYS, Settings, settings_of
 
 
 class Checkpoints:

@@ -23,13 +23,13 @@ from trainer_backend.protocol import (
     RunStopped,
     Warned,
 )
+from trainer_backend.settings import Settings
 from trainer_backend.tasks.making import method
 from trainer_backend.trainer.assembly import Parts
 from trainer_backend.trainer.border import Border
 from trainer_backend.trainer.checkpoints import Checkpoints
 from trainer_backend.trainer.evaluation import undisturbed
 from trainer_backend.trainer.replay import Replay
-from trainer_backend.trainer.settings import Settings
 from trainer_backend.trainer.steering import Steering
 
 
@@ -115,7 +115,9 @@ class Loop:
     def _set_learning_rate(self, totals: WindowTotals) -> None:
         """The learning rate of a window is that at its end, on the sample clock."""
         ratio = self._parts.schedule.ratio(totals.samples_seen)
-        self._learning_rate = self.settings.learning_rate * ratio
+        peak = self.settings.learning_rate
+        assert peak is not None  # unknown only where a loop is not ours
+        self._learning_rate = peak * ratio
         for group, share in zip(self._engine.optimizer.param_groups, self._parts.rate_ratios, strict=True):
             group["lr"] = self._learning_rate * share
 

@@ -21,7 +21,7 @@ from trainer_backend.protocol import (
     SettingChanged,
     Warned,
 )
-from trainer_backend.trainer.settings import FIELDS
+from trainer_backend.settings import FIELDS
 
 CEILING: Final = "micro_batch_ceiling"
 """A window that ran out of memory is split again as it was."""

@@ -11,8 +11,8 @@ import torch
 
 from trainer_backend.data.order import Position
 from trainer_backend.engine import Accumulator, load_optimizer_state, optimizer_state
+from trainer_backend.settings import Settings
 from trainer_backend.trainer.checkpoint import CheckpointError, CheckpointMisfitError, Saved
-from trainer_backend.trainer.settings import Settings
 
 
 class Standing(msgspec.Struct, frozen=True):

@@ -35,7 +35,7 @@ from trainer_backend.protocol import (
     SetMicroBatchSize,
     Stop,
 )
-from trainer_backend.trainer.settings import Settings, divisible_sizes
+from trainer_backend.settings import Settings, divisible_sizes
 
 StopReason: TypeAlias = Literal["", "stop", "stop-now", "signal"]
 
@@ -199,8 +199,7 @@ class Steering:
             case SetMicroBatchSize():
                 _check("accumulation.micro_batch_size", command.size)
                 if command.keep_effective_batch:
-                    effective_batch = self._projected(settings).effective_batch
-                    return Pending(command, _steps_that_keep(effective_batch, command.size))
+                    return Pending(command, _steps_that_keep(self._projected(settings), command.size))
             case SetLearningRate():
                 _check("optimizer.learning_rate", command.value)
             case SetMaxGradNorm():
@@ -295,9 +294,11 @@ def _check_accumulation(command: SetAccumulation, settings: Settings) -> None:
         raise _Refusal("no-ema")
 
 
-def _steps_that_keep(effective_batch: int, size: int) -> int:
+def _steps_that_keep(settings: Settings, size: int) -> int:
     """N that keeps the effective batch at this micro-batch size. Raises _Refusal."""
-    if effective_batch % size:
+    steps = settings.steps_that_keep(size)
+    if steps is None:
+        effective_batch = settings.effective_batch
         below, above = divisible_sizes(effective_batch, size)
         raise _Refusal("not-divisible", effective_batch=effective_batch, size=size, below=below, above=above)
-    return effective_batch // size
+    return steps

@@ -22,6 +22,7 @@ from trainer_backend.protocol import (
 from trainer_backend.readings import Sampler, TorchMemory
 from trainer_backend.recipe import Recipe
 from trainer_backend.run_directory import RunDirectory
+from trainer_backend.settings import differences
 from trainer_backend.trainer.assembly import Parts, assemble, loss_unit_of
 from trainer_backend.trainer.checkpoints import Checkpoints, recipe_changes
 from trainer_backend.trainer.lifecycle import Lifecycle
@@ -29,7 +30,6 @@ from trainer_backend.trainer.loop import Loop, StopNow
 from trainer_backend.trainer.provenance import Commit, versions
 from trainer_backend.trainer.replay import DECLINED, Change, Replay, recorded_changes
 from trainer_backend.trainer.saving import Standing
-from trainer_backend.trainer.settings import differences
 from trainer_backend.trainer.targets import judge
 
 

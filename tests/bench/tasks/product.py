@@ -13,9 +13,9 @@ from trainer_backend.journal import JournalWriter
 from trainer_backend.protocol import RunStopped
 from trainer_backend.recipe import load_recipe
 from trainer_backend.run_directory import RunDirectory
+from trainer_backend.settings import Settings
 from trainer_backend.trainer.lifecycle import Lifecycle
 from trainer_backend.trainer.provenance import Commit
-from trainer_backend.trainer.settings import Settings
 from trainer_backend.trainer.steering import Steering
 from trainer_backend.trainer.training import Training
 

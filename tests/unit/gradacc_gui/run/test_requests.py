@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradacc_gui.run import requests as steering
-from gradacc_gui.run.requests import Settings
+from trainer_backend.settings import Rule, Settings
 
 SETTINGS = Settings(
     accumulation_steps=8,
@@ -58,41 +58,33 @@ def test_nonsense_for_a_learning_rate_gets_a_sentence(text: str) -> None:
 
 def test_companions_keep_their_half_lives_in_samples() -> None:
     """beta2 ** kappa and rho ** kappa decay as much over two old steps as over one new one."""
-    ratio = steering.kappa(SETTINGS, 16)
-    assert ratio == 2.0
-    beta2, decay, ema = (
-        steering.beta2_companion(SETTINGS, ratio),
-        steering.decay_companion(SETTINGS, ratio),
-        steering.ema_companion(SETTINGS, ratio),
-    )
-    assert beta2 is not None
-    assert beta2.after == pytest.approx(0.95 * 0.95)
-    assert beta2.text == "β₂ 0.95 → 0.9025"
-    assert decay is not None
-    assert decay.after == pytest.approx(0.2)
-    assert ema is not None
-    assert ema.after == pytest.approx(0.999**2)
+    assert SETTINGS.kappa(16) == 2.0
+    _, offered = steering.companions(SETTINGS, 16, "none")
+    assert offered["beta2"].after == pytest.approx(0.95 * 0.95)
+    assert offered["beta2"].text == "β₂ 0.95 → 0.9025"
+    assert offered["weight_decay"].after == pytest.approx(0.2)
+    assert offered["ema_decay"].after == pytest.approx(0.999**2)
 
 
 def test_the_learning_rate_follows_only_the_rule_that_is_chosen() -> None:
     """none, square root of kappa, kappa."""
-    rules: tuple[steering.Rule, ...] = ("none", "sqrt", "linear")
-    rates = [steering.learning_rate_after(SETTINGS, 4.0, rule) for rule in rules]
+    rules: tuple[Rule, ...] = ("none", "sqrt", "linear")
+    rates = [steering.companions(SETTINGS, 32, rule)[0].learning_rate for rule in rules]
     assert rates == pytest.approx([1e-3, 2e-3, 4e-3])
 
 
 def test_what_a_run_does_not_have_is_not_offered() -> None:
     """SGD has no beta2, a run without EMA no decay of it, a decay of 0 stays 0."""
     bare = Settings(accumulation_steps=4, micro_batch_size=8, weight_decay=0.0)
-    assert steering.beta2_companion(bare, 2.0) is None
-    assert steering.decay_companion(bare, 2.0) is None
-    assert steering.ema_companion(bare, 2.0) is None
-    assert steering.learning_rate_after(bare, 2.0, "linear") is None
+    after, offered = steering.companions(bare, 8, "linear")
+    assert offered == {}
+    assert after == msgspec.structs.replace(bare, accumulation_steps=8)
 
 
 def test_n_follows_a_new_micro_batch_only_where_it_divides() -> None:
     """64 = 4 x 16, but no whole N makes 64 of micro-batches of 7."""
-    assert steering.steps_that_keep(SETTINGS, 4) == 16
-    assert steering.steps_that_keep(SETTINGS, 7) is None
+    assert SETTINGS.steps_that_keep(4) == 16
+    assert SETTINGS.steps_that_keep(7) is None
     two = msgspec.structs.replace(SETTINGS, world_size=2)
-    assert steering.steps_that_keep(two, 16) == 4
+    assert two.steps_that_keep(16) == 4
+    assert (two.steps_for(64), two.steps_for(72)) == (4, None)

@@ -12,9 +12,9 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from gradacc_gui.run.asks import Ask
-from gradacc_gui.run.requests import Settings
 from gradacc_gui.window.n_panel import NPanel
 from trainer_backend.protocol import SetAccumulation
+from trainer_backend.settings import Settings
 
 SETTINGS = Settings(
     accumulation_steps=8, micro_batch_size=8, learning_rate=1e-3, beta2=0.95, weight_decay=0.0

@@ -7,9 +7,9 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from gradacc_gui.run.requests import Settings
 from gradacc_gui.window.tuning_panel import Field, TuningPanel
 from trainer_backend.protocol import SetLearningRate, SetMaxGradNorm, SetMicroBatchSize
+from trainer_backend.settings import Settings
 
 SETTINGS = Settings(accumulation_steps=8, micro_batch_size=8, learning_rate=1e-3, max_grad_norm=1.0)
 

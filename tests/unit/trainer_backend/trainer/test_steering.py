@@ -24,7 +24,7 @@ from trainer_backend.protocol import (
     SetMicroBatchSize,
     Stop,
 )
-from trainer_backend.trainer.settings import Settings
+from trainer_backend.settings import Settings
 from trainer_backend.trainer.steering import Pending, Steering
 
 START = Settings(

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from trainer_backend.protocol import SetAccumulation
-from trainer_backend.trainer.settings import (
+from trainer_backend.settings import (
     Settings,
+    beta2_after,
     differences,
     divisible_sizes,
     with_accumulation,
@@ -66,3 +67,11 @@ def test_the_nearest_sizes_that_divide_the_batch_are_named() -> None:
     assert divisible_sizes(32, 5) == (4, 8)
     assert divisible_sizes(32, 40) == (32, None)
     assert divisible_sizes(7, 3) == (1, 7)
+
+
+def test_beta2_stops_at_its_floor() -> None:
+    """A floor holds what the power would take below it, and lifts nothing that is below already."""
+    assert beta2_after(0.95, 32, floor=0.5) == 0.5
+    assert beta2_after(0.95, 2, floor=0.5) == 0.95**2
+    assert beta2_after(0.4, 0.5, floor=0.5) == 0.4**0.5
+    assert beta2_after(0.4, 2, floor=0.5) == 0.4
