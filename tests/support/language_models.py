@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-Shape = Literal["llama", "mixtral", "gpt2"]
+Shape = Literal["llama", "mixtral", "gpt2", "gemma2", "cohere", "granite", "mamba"]
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
@@ -63,12 +63,7 @@ def write_model(
     }
     if shape == "llama":
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
-    elif shape == "mixtral":
-        config = transformers.MixtralConfig(
-            **sizes, num_local_experts=4, num_experts_per_tok=2, router_aux_loss_coef=0.02
-        )
-        model = transformers.MixtralForCausalLM(config)
-    else:
+    elif shape == "gpt2":
         config = transformers.GPT2Config(
             vocab_size=vocabulary,
             n_embd=32,
@@ -79,8 +74,36 @@ def write_model(
             eos_token_id=0,
         )
         model = transformers.GPT2LMHeadModel(config)
+    else:
+        model = _other_model(shape, sizes)
     model.save_pretrained(folder)
     return folder
+
+
+def _other_model(shape: Shape, sizes: dict[str, Any]) -> Any:
+    """Shapes that differ in the head, in the experts, or in what mixes tokens."""
+    import transformers
+
+    if shape == "mixtral":
+        config: Any = transformers.MixtralConfig(
+            **sizes, num_local_experts=4, num_experts_per_tok=2, router_aux_loss_coef=0.02
+        )
+        return transformers.MixtralForCausalLM(config)
+    if shape == "mamba":  # a recurrence: what is packed into one row is one text to it
+        config = transformers.MambaConfig(
+            vocab_size=sizes["vocab_size"], hidden_size=32, state_size=4, num_hidden_layers=2
+        )
+        return transformers.MambaForCausalLM(config)
+    sizes |= {"tie_word_embeddings": True, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    if shape == "gemma2":  # soft-capped
+        config = transformers.Gemma2Config(
+            **sizes, head_dim=8, final_logit_softcapping=0.5, sliding_window=128, query_pre_attn_scalar=8
+        )
+        return transformers.Gemma2ForCausalLM(config)
+    if shape == "cohere":  # logits times a scale
+        return transformers.CohereForCausalLM(transformers.CohereConfig(**sizes, logit_scale=0.25))
+    # logits over a scale
+    return transformers.GraniteForCausalLM(transformers.GraniteConfig(**sizes, logits_scaling=4.0))
 
 
 def write_json_lines(path: Path, records: Sequence[object]) -> Path:

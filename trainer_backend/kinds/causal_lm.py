@@ -93,6 +93,25 @@ class CausalLMTask(Section, frozen=True, kw_only=True):
         Literal["answers", "everything"],
         Meta(title="Train on", description="answers: prompt tokens have no loss."),
     ] = "answers"
+    loss: Annotated[
+        Literal["auto", "chunked", "full"],
+        Meta(
+            title="Loss",
+            description="chunked never holds the logits of all tokens at once: the same sum in less memory. "
+            "auto: chunked for vocabularies above 16,384, where the model's output layer allows it.",
+            extra={"advanced": True},
+        ),
+    ] = "auto"
+    label_smoothing: Annotated[
+        float,
+        Meta(
+            title="Label smoothing",
+            description="Share of each target that is spread over the whole vocabulary.",
+            ge=0,
+            lt=1,
+            extra={"advanced": True},
+        ),
+    ] = 0.0
     activation_checkpointing: Annotated[
         bool,
         Meta(

@@ -17,6 +17,7 @@ from trainer_backend.kinds.causal_lm import CausalLMData, CausalLMTask
 from trainer_backend.tasks import Datasets, LossTerm
 from trainer_backend.tasks.built_in import BuiltIn
 from trainer_backend.tasks.causal_lm.encoding import Encoded, Encoder
+from trainer_backend.tasks.causal_lm.head import Scored, score_in_chunks, scores_in_chunks, vocabulary_of
 from trainer_backend.tasks.causal_lm.layout import (
     IGNORED,
     Items,
@@ -30,6 +31,8 @@ from trainer_backend.tasks.causal_lm.loading import load_model, load_tokenizer
 from trainer_backend.tasks.causal_lm.records import files_of, read_records
 
 AUXILIARY: Final = "auxiliary"
+CHUNKED_ABOVE: Final = 16_384
+"""Vocabularies above this take the chunked loss by themselves."""
 
 
 class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
@@ -63,7 +66,24 @@ class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
             config.output_router_logits = True  # else there is no auxiliary loss
         if self.task.layout == "packing":
             _check_packing(model, self.task.model)
+        self._choose_loss(model)
         return model
+
+    def _choose_loss(self, model: torch.nn.Module) -> None:
+        """Chunked where that is asked, or worth it and possible; what is decided by itself is said."""
+        task, vocabulary = self.task, vocabulary_of(model)
+        if task.loss == "full" or (task.loss == "auto" and vocabulary <= CHUNKED_ABOVE):
+            return
+        reason = score_in_chunks(model)
+        if reason and task.loss == "chunked":
+            message = (
+                f'task.loss = "chunked" cannot be used with {task.model}: {reason}. Use "full" or "auto".'
+            )
+            raise UsageError(message)
+        if reason:
+            self.warn("loss-not-chunked", {"vocabulary": vocabulary, "reason": reason})
+        elif task.loss == "auto":
+            self.warn("loss-chunked", {"vocabulary": vocabulary})
 
     def datasets(self) -> Datasets:
         """Encoded training and validation data; a share is held out where no validation data is named."""
@@ -116,8 +136,13 @@ class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
 
     def loss(self, model: torch.nn.Module, batch: Rows) -> list[LossTerm]:
         """Cross-entropy of the shifted tokens in sum form, and a router's auxiliary loss."""
-        outputs = self._forward(model, batch)
-        total = _weighted_cross_entropy(outputs.logits, batch.targets, batch.weights)
+        smoothing = self.task.label_smoothing
+        if scores_in_chunks(model):
+            outputs = self._forward(model, batch, Scored(batch.targets, batch.weights, smoothing))
+            total = outputs.loss
+        else:
+            outputs = self._forward(model, batch)
+            total = _weighted_cross_entropy(outputs.logits, batch.targets, batch.weights, smoothing)
         main = LossTerm(total, batch.weight)
         if not self._auxiliary_ratio or outputs.get("aux_loss") is None:
             return [main]
@@ -127,12 +152,17 @@ class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
 
     def evaluate(self, model: torch.nn.Module, batch: Rows) -> dict[str, LossTerm]:
         """How many tokens are the likeliest one."""
-        logits_bsv = self._forward(model, batch).logits
-        right = (logits_bsv.argmax(-1) == batch.targets) * batch.weights
-        return {"token_accuracy": LossTerm(right.sum(), batch.weight)}
+        if scores_in_chunks(model):
+            right = self._forward(model, batch, Scored(batch.targets, batch.weights, counts_hits=True)).loss
+        else:
+            logits_bsv = self._forward(model, batch).logits
+            right = ((logits_bsv.argmax(-1) == batch.targets) * batch.weights).sum()
+        return {"token_accuracy": LossTerm(right, batch.weight)}
 
-    def _forward(self, model: torch.nn.Module, batch: Rows) -> Any:  # noqa: ANN401 - a ModelOutput
-        options = {} if batch.attended is None else {"attention_mask": batch.attended}
+    def _forward(self, model: torch.nn.Module, batch: Rows, scored: Scored | None = None) -> Any:  # noqa: ANN401
+        options: dict[str, Any] = {} if batch.attended is None else {"attention_mask": batch.attended}
+        if scored is not None:
+            options["scored"] = scored
         outputs = model(input_ids=batch.tokens, position_ids=batch.positions, use_cache=False, **options)
         unknown = [
             name
@@ -194,12 +224,16 @@ class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
 
 
 def _weighted_cross_entropy(
-    logits_bsv: torch.Tensor, targets_bs: torch.Tensor, weights_bs: torch.Tensor
+    logits_bsv: torch.Tensor, targets_bs: torch.Tensor, weights_bs: torch.Tensor, label_smoothing: float
 ) -> torch.Tensor:
     """Sum over valid targets of weight x cross-entropy, in fp32 (fp64 for fp64 logits)."""
     dtype = torch.float64 if logits_bsv.dtype == torch.float64 else torch.float32
     losses = torch.nn.functional.cross_entropy(
-        logits_bsv.flatten(0, 1).to(dtype), targets_bs.flatten(), reduction="none", ignore_index=IGNORED
+        logits_bsv.flatten(0, 1).to(dtype),
+        targets_bs.flatten(),
+        reduction="none",
+        ignore_index=IGNORED,
+        label_smoothing=label_smoothing,
     )
     return (losses * weights_bs.flatten().to(dtype)).sum()
 
