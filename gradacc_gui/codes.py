@@ -111,7 +111,17 @@ WARNINGS: Final[dict[str, str]] = {
     "another loss than one large batch. Contrastive and batch-wide losses are such.",
     # The data.
     "no-validation-data": "{samples} samples are too few to hold any out, so there is no validation loss.",
-    "images-skipped": "{count} images cannot be read and are left out.",
+    "images-skipped": "{count} images cannot be used and are left out.",
+    "hidden-files": "{count} hidden files in {key}, such as {first}, are passed over.",
+    "values-below-range": "The values of these pictures reach {highest}: {bits} bits in 16. They are divided "
+    "by 65,535; to use the whole range, set data.value_range = [0, {range_high}].",
+    "own-normalization": "Pictures are normalized as {model} was trained: {values}.",
+    "picture-turned-alone": "In {count} pairs, such as {first}, the orientation tag turns the picture or the "
+    "mask alone; each is turned as it says.",
+    "mask-borders-ignored": "Mask value {value} ({percent} % of the pixels) lies only between classes: these "
+    "pixels have no loss.",
+    "mask-much-ignored": "{percent} % of all mask pixels are ignored (value {value}).",
+    "mask-classes-missing": "No mask has these classes: {classes}. data.allow_missing_classes permits that.",
     "records-skipped": "{count} records of the {data} data cannot be read and are left out.",
     "records-cut": "{count} records of the {data} data are longer than {max_length} tokens and were cut.",
     "records-without-answer": "{count} records of the {data} data have no answer to learn and are left out.",

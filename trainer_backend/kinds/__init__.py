@@ -47,7 +47,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 HUGGING_FACE: Final = ("accelerate", "peft", "tokenizers", "transformers")
-VISION: Final = ("pillow", "segmentation-models-pytorch", "timm", "torchvision")
+VISION: Final = ("imagecodecs", "pillow", "segmentation-models-pytorch", "tifffile", "timm", "torchvision")
 
 
 KINDS: Final[dict[str, Kind]] = {

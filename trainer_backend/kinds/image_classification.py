@@ -6,7 +6,18 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from trainer_backend.kinds.fields import BatchNorm, BrokenImages, LoaderWorkers, Shuffle
+from trainer_backend.kinds.fields import (
+    BatchNorm,
+    BrokenImages,
+    Channels,
+    ChannelValues,
+    LoaderWorkers,
+    MaxMegapixels,
+    NoData,
+    Page,
+    Shuffle,
+    ValueRange,
+)
 from trainer_backend.section import Fraction, Section
 
 
@@ -25,7 +36,9 @@ class ImageClassificationTask(Section, frozen=True, kw_only=True):
         int,
         Meta(title="Image size", description="Side after scaling.", ge=8, le=8192, extra={"unit": "pixels"}),
     ] = 224
-    channels: Annotated[Literal[1, 3], Meta(title="Channels", description="1 is grey.")] = 3
+    channels: Channels = 3
+    mean: Annotated[ChannelValues, Meta(title="Channel means")] = ()
+    std: Annotated[ChannelValues, Meta(title="Channel deviations")] = ()
     crop: Annotated[
         bool, Meta(title="Random crop", description="Show a random part of the image, scaled up.")
     ] = True
@@ -83,6 +96,10 @@ class ImageClassificationData(Section, frozen=True, kw_only=True):
     validation_fraction: Annotated[
         Fraction, Meta(title="Held out", description="Share of each class, when nothing is given.")
     ] = 0.2
+    value_range: ValueRange = None
+    page: Page = None
+    nodata: NoData = None
+    max_megapixels: MaxMegapixels = 1000.0
     broken: BrokenImages = "stop"
     shuffle: Shuffle = True
     num_workers: LoaderWorkers = 0

@@ -6,7 +6,18 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from trainer_backend.kinds.fields import BatchNorm, BrokenImages, LoaderWorkers, Shuffle
+from trainer_backend.kinds.fields import (
+    BatchNorm,
+    BrokenImages,
+    Channels,
+    ChannelValues,
+    LoaderWorkers,
+    MaxMegapixels,
+    NoData,
+    Page,
+    Shuffle,
+    ValueRange,
+)
 from trainer_backend.section import Fraction, Section
 
 
@@ -40,17 +51,43 @@ class SegmentationTask(Section, frozen=True, kw_only=True):
         int, Meta(title="Classes", description="Mask values run from 0 to one less.", ge=2, le=65_535)
     ] = 2
     ignore_value: Annotated[
-        int, Meta(title="Ignored value", description="Mask value of pixels without a loss.", ge=0, le=65_535)
-    ] = 255
+        Annotated[int, Meta(ge=0, le=65_535)] | None,
+        Meta(
+            title="Ignored value",
+            description="Mask value of pixels without a loss. Empty: 255 where it only lines the classes.",
+        ),
+    ] = None
+    channels: Channels = 3
+    mean: Annotated[ChannelValues, Meta(title="Channel means")] = ()
+    std: Annotated[ChannelValues, Meta(title="Channel deviations")] = ()
     cross_entropy: Annotated[
         float,
         Meta(title="Cross-entropy", description="Its share of the loss; a mean over pixels.", ge=0, le=1e6),
     ] = 1.0
+    focal: Annotated[
+        float,
+        Meta(
+            title="Focal loss",
+            description="Its share of the loss; a mean over pixels in which easy ones count less.",
+            ge=0,
+            le=1e6,
+        ),
+    ] = 0.0
+    focal_gamma: Annotated[
+        float,
+        Meta(
+            title="Focal gamma",
+            description="How much less easy pixels count; 0 is cross-entropy.",
+            ge=0,
+            le=20,
+            extra={"advanced": True},
+        ),
+    ] = 2.0
     class_weights: Annotated[
         tuple[Annotated[float, Meta(ge=0)], ...],
         Meta(
             title="Class weights",
-            description="Of the cross-entropy; its denominator is then the sum of the weights.",
+            description="Of cross-entropy and focal loss; their denominator is then the sum of the weights.",
             extra={"advanced": True},
         ),
     ] = ()
@@ -76,6 +113,15 @@ class SegmentationTask(Section, frozen=True, kw_only=True):
             extra={"unit": "pixels"},
         ),
     ] = 512
+    foreground: Annotated[
+        float,
+        Meta(
+            title="Foreground tiles",
+            description="Share of tiles that are drawn from those with a class other than 0.",
+            ge=0,
+            le=1,
+        ),
+    ] = 0.0
     flip: Annotated[bool, Meta(title="Flips", description="Mirror images at random.")] = True
     jitter: Annotated[
         float,
@@ -100,11 +146,35 @@ class SegmentationData(Section, frozen=True, kw_only=True):
         str,
         Meta(
             title="Masks",
-            description="Folder of masks named as the images; a pixel's value is its class.",
+            description="Folder of masks named as the images; a pixel's value or colour is its class.",
             min_length=1,
             extra={"path": "folder"},
         ),
     ]
+    mask_pattern: Annotated[
+        str,
+        Meta(
+            title="Mask names",
+            description="Name of a mask without its ending; {name} is the image's, as in {name}_mask.",
+            pattern=r"\{name\}",
+        ),
+    ] = "{name}"
+    mask_values: Annotated[
+        dict[str, Annotated[int, Meta(ge=0, le=65_535)]],
+        Meta(title="Mask values", description="Which class a mask's value means: { 255 = 1 }."),
+    ] = {}
+    mask_colours: Annotated[
+        dict[str, Annotated[int, Meta(ge=0, le=65_535)]],
+        Meta(title="Mask colours", description='Which class a mask\'s colour means: { "#ff0000" = 2 }.'),
+    ] = {}
+    allow_missing_classes: Annotated[
+        bool,
+        Meta(
+            title="Allow missing classes",
+            description="Train although no mask has some class.",
+            extra={"advanced": True},
+        ),
+    ] = False
     validation_images: Annotated[
         str,
         Meta(title="Validation images", description="Empty: a share is held out.", extra={"path": "folder"}),
@@ -115,6 +185,10 @@ class SegmentationData(Section, frozen=True, kw_only=True):
     validation_fraction: Annotated[
         Fraction, Meta(title="Held out", description="Share of the images, when no folder is given.")
     ] = 0.2
+    value_range: ValueRange = None
+    page: Page = None
+    nodata: NoData = None
+    max_megapixels: MaxMegapixels = 1000.0
     broken: BrokenImages = "stop"
     shuffle: Shuffle = True
     num_workers: LoaderWorkers = 0

@@ -17,9 +17,11 @@ from trainer_backend.errors import UsageError
 from trainer_backend.kinds import KINDS
 from trainer_backend.kinds.image_classification import ImageClassificationData, ImageClassificationTask
 from trainer_backend.tasks import Datasets, LossTerm
-from trainer_backend.tasks.built_in import BuiltIn, files_in, place
-from trainer_backend.tasks.vision.images import SUFFIXES, BrokenImageError, read_image
+from trainer_backend.tasks.built_in import BuiltIn, Warn, place
+from trainer_backend.tasks.vision import normalization
+from trainer_backend.tasks.vision.files import picture_files, propose_range
 from trainer_backend.tasks.vision.norms import treat_batch_norm
+from trainer_backend.tasks.vision.pictures import BrokenImageError, PictureRules, bands, picture
 
 Labelled = tuple[Path, str]
 
@@ -28,11 +30,19 @@ class Pictures(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
     """Images fp32 (c, h, w), centred around 0, and the number of their class."""
 
     def __init__(
-        self, labelled: list[Labelled], classes: list[str], task: ImageClassificationTask, *, augment: bool
+        self,
+        labelled: list[Labelled],
+        classes: list[str],
+        task: ImageClassificationTask,
+        rules: PictureRules,
+        normalize: normalization.Normalization,
+        *,
+        augment: bool,
     ) -> None:
         self._files = [path for path, _ in labelled]
         self._labels = [classes.index(label) for _, label in labelled]
-        self._channels = task.channels
+        self._rules = rules
+        self._normalize = normalize
         self.uses_randomness = augment and bool(task.crop or task.flip or task.mixup or task.cutmix)
         """Whether reading, or mixing what was read, draws."""
         self._transform = _transform(task, augment=augment)
@@ -41,7 +51,12 @@ class Pictures(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
         return len(self._files)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        return self._transform(read_image(self._files[index], self._channels)), self._labels[index]
+        image_chw = self._transform(picture(self._files[index], self._rules).values_chw)
+        return self._normalize.apply(image_chw), self._labels[index]
+
+    def source(self, index: int) -> Path:
+        """The picture's file."""
+        return self._files[index]
 
 
 class ImageClassification(BuiltIn[ImageClassificationTask, ImageClassificationData]):
@@ -49,6 +64,14 @@ class ImageClassification(BuiltIn[ImageClassificationTask, ImageClassificationDa
 
     def __post_init__(self) -> None:
         self._confusion_kk: torch.Tensor | None = None
+        data = self.data
+        self._rules = PictureRules(
+            channels=self.task.channels,
+            value_range=normalization.checked_range(data.value_range),
+            page=data.page,
+            nodata=data.nodata,
+            max_pixels=round(data.max_megapixels * 1e6),
+        )
         self._train, self._validation = self._find()
         self.classes = sorted({label for _, label in self._train})
         unknown = {label for _, label in self._validation} - set(self.classes)
@@ -89,23 +112,41 @@ class ImageClassification(BuiltIn[ImageClassificationTask, ImageClassificationDa
 
     def datasets(self) -> Datasets:
         """Training and validation images."""
-        return Datasets(
-            train=Pictures(self._train, self.classes, self.task, augment=True),
-            validation=Pictures(self._validation, self.classes, self.task, augment=False)
-            if self._validation
-            else None,
+        normalize = self._normalization()
+        propose_range([path for path, _ in self._train], self._rules, self.warn)
+        train, held = (
+            Pictures(labelled, self.classes, self.task, self._rules, normalize, augment=augment)
+            for labelled, augment in ((self._train, True), (self._validation, False))
         )
+        return Datasets(train=train, validation=held if self._validation else None)
+
+    def _normalization(self) -> normalization.Normalization:
+        """As the recipe states it, else as a pretrained network was trained, else around 0."""
+        task = self.task
+        found = normalization.stated(task.mean, task.std, task.channels)
+        if found is not None:
+            return found
+        if task.pretrained:
+            timm: Any = importlib.import_module("timm")
+            config = timm.get_pretrained_cfg(task.model, allow_unregistered=True)
+            if config is not None:
+                found = normalization.of_timm({"mean": config.mean, "std": config.std})
+                self.warn("own-normalization", {"model": task.model, "values": found.words()})
+                return found
+        return normalization.Normalization(mean=(0.5,), std=(0.5,))
 
     def _find(self) -> tuple[list[Labelled], list[Labelled]]:
         data = self.data
-        train = self._usable(_labelled(self.path(data.path), "data.path"))
+        train = self._usable(_labelled(self.path(data.path), "data.path", self.warn))
         if data.validation_path:
-            held = _labelled(self.path(data.validation_path), "data.validation_path")
+            held = _labelled(self.path(data.validation_path), "data.validation_path", self.warn)
             return train, self._usable(held)
         return self._hold_out(train)
 
     def _hold_out(self, labelled: list[Labelled]) -> tuple[list[Labelled], list[Labelled]]:
         """The same share of every class, at least one where a class has two."""
+        if not self.data.validation_fraction:
+            return labelled, []
         generator = torch.Generator().manual_seed(self.seed)
         train, held = [], []
         for label in sorted({label for _, label in labelled}):
@@ -122,10 +163,11 @@ class ImageClassification(BuiltIn[ImageClassificationTask, ImageClassificationDa
         good, bad = [], 0
         for path, label in labelled:
             try:
-                read_image(path, self.task.channels)
+                for window in bands(path, self._rules):
+                    picture(path, self._rules, window)
             except BrokenImageError as error:
                 if self.data.broken == "stop":
-                    message = f'{error} Mend it, or set data.broken = "skip".'
+                    message = f'{error} Correct it, or set data.broken = "skip".'
                     raise UsageError(message) from error
                 bad += 1
             else:
@@ -218,9 +260,9 @@ class ImageClassification(BuiltIn[ImageClassificationTask, ImageClassificationDa
         return [("table", path, f"confusion matrix: {right} of {all_} right")]
 
 
-def _labelled(path: Path, key: str) -> list[Labelled]:
+def _labelled(path: Path, key: str, warn: Warn) -> list[Labelled]:
     if path.is_dir():
-        files = files_in(path, SUFFIXES, key)
+        files = picture_files(path, key, warn)
         loose = [file for file in files if file.parent == path]
         if loose:
             message = f"{key} = {path}: {loose[0].name} lies in no class's folder. Put each image into one."
@@ -261,5 +303,4 @@ def _transform(task: ImageClassificationTask, *, augment: bool) -> Any:  # noqa:
         steps += [v2.Resize(size, antialias=True), v2.CenterCrop(size)]
     if augment and task.flip:
         steps.append(v2.RandomHorizontalFlip())
-    half = [0.5] * task.channels
-    return v2.Compose([*steps, v2.Normalize(half, half)])
+    return v2.Compose([*steps, v2.Identity()])

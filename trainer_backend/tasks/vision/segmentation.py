@@ -19,11 +19,16 @@ from trainer_backend.kinds import KINDS
 from trainer_backend.kinds.segmentation import SegmentationData, SegmentationTask
 from trainer_backend.tasks import Datasets, LossTerm
 from trainer_backend.tasks.built_in import BuiltIn
+from trainer_backend.tasks.vision import normalization
+from trainer_backend.tasks.vision.files import propose_range
+from trainer_backend.tasks.vision.masks import MaskRules, MaskSurvey, parse_colours, parse_values
 from trainer_backend.tasks.vision.norms import treat_batch_norm
-from trainer_backend.tasks.vision.scenes import Scenes, find_pairs, usable_pairs
+from trainer_backend.tasks.vision.pictures import PictureRules
+from trainer_backend.tasks.vision.scenes import Pair, SceneRules, Scenes, find_pairs, usable_pairs
 
 CROSS_ENTROPY: Final = "cross-entropy"
 DICE: Final = "dice"
+FOCAL: Final = "focal"
 MULTIPLE: Final = 32
 """Networks halve an image up to five times."""
 PALETTE: Final = torch.tensor(
@@ -45,13 +50,34 @@ class Segmentation(BuiltIn[SegmentationTask, SegmentationData]):
 
     def __post_init__(self) -> None:
         task = self.task
-        if not task.cross_entropy and not task.dice:
-            message = "task.cross_entropy and task.dice are both 0, so nothing is learnt. Set one above 0."
+        if not task.cross_entropy and not task.dice and not task.focal:
+            message = "task.cross_entropy, task.dice and task.focal are all 0. Set one above 0."
             raise UsageError(message)
         if task.class_weights and len(task.class_weights) != task.classes:
             message = f"task.class_weights has {len(task.class_weights)} values for {task.classes} classes."
             raise UsageError(message)
         self._class_weights = torch.tensor(task.class_weights) if task.class_weights else None
+        data = self.data
+        max_pixels = round(data.max_megapixels * 1e6)
+        self.rules = SceneRules(
+            picture=PictureRules(
+                channels=task.channels,
+                value_range=normalization.checked_range(data.value_range),
+                page=data.page,
+                nodata=data.nodata,
+                max_pixels=max_pixels,
+            ),
+            mask=MaskRules(
+                classes=task.classes,
+                ignore_value=task.ignore_value,
+                values=parse_values(data.mask_values),
+                colours=parse_colours(data.mask_colours),
+                max_pixels=max_pixels,
+            ),
+            normalization=self._normalization(),
+        )
+        self.survey = MaskSurvey()
+        """What the masks of the last `datasets()` held."""
 
     # ----------------------------------------------------------------- model and data
 
@@ -62,30 +88,61 @@ class Segmentation(BuiltIn[SegmentationTask, SegmentationData]):
         model = make(task)
         return treat_batch_norm(model, task.batch_norm, self.accumulation_steps)
 
+    def _normalization(self) -> normalization.Normalization | None:
+        """As the recipe states it, else as a pretrained encoder was trained; None: from 0 to 1."""
+        task = self.task
+        found = normalization.stated(task.mean, task.std, task.channels)
+        if found is not None or not task.pretrained or task.architecture.startswith("torchvision-"):
+            return found
+        encoders: Any = importlib.import_module("segmentation_models_pytorch.encoders")
+        try:
+            found = normalization.of_encoder(encoders.get_preprocessing_params(task.encoder, "imagenet"))
+        except (KeyError, ValueError):  # an unknown encoder: `model` says which names there are
+            return None
+        if found is not None:
+            self.warn("own-normalization", {"model": task.encoder, "values": found.words()})
+        return found
+
     def datasets(self) -> Datasets:
         """Tiles (or whole images) with their masks; images are held out, never tiles of one image."""
-        data = self.data
-        pairs = find_pairs(self.path(data.images), self.path(data.masks), ("data.images", "data.masks"))
-        pairs = usable_pairs(pairs, self.task, data.broken, self.warn)
+        data, keys = self.data, ("data.images", "data.masks")
+        pairs = self._pairs(data.images, data.masks, keys)
+        held: list[Pair] = []
         if data.validation_images:
-            held = find_pairs(
-                self.path(data.validation_images),
-                self.path(data.validation_masks or data.masks),
-                ("data.validation_images", "data.validation_masks"),
-            )
-            held = usable_pairs(held, self.task, data.broken, self.warn)
-        elif len(pairs) < 2:
-            self.warn("no-validation-data", {"samples": len(pairs)})
-            held = []
-        else:
-            order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(self.seed)).tolist()
-            count = max(1, round(len(pairs) * data.validation_fraction))
-            held = [pairs[number] for number in sorted(order[:count])]
-            pairs = [pairs[number] for number in sorted(order[count:])]
-        return Datasets(
-            train=Scenes(pairs, self.task, augment=True),
-            validation=Scenes(held, self.task, augment=False) if held else None,
+            keys = ("data.validation_images", "data.validation_masks")
+            held = self._pairs(data.validation_images, data.validation_masks or data.masks, keys)
+        everything = dict.fromkeys([*pairs, *held])  # one survey: a class may be in one of them only
+        usable, self.rules, self.survey = usable_pairs(
+            list(everything),
+            self.rules,
+            broken=data.broken,
+            allow_missing=data.allow_missing_classes,
+            warn=self.warn,
         )
+        propose_range([image for image, _ in usable], self.rules.picture, self.warn)
+        kept = set(usable)
+        pairs, held = [pair for pair in pairs if pair in kept], [pair for pair in held if pair in kept]
+        if not data.validation_images:
+            pairs, held = self._hold_out(pairs)
+        return Datasets(
+            train=Scenes(pairs, self.task, self.rules, augment=True),
+            validation=Scenes(held, self.task, self.rules, augment=False) if held else None,
+        )
+
+    def _pairs(self, images: str, masks: str, keys: tuple[str, str]) -> list[Pair]:
+        return find_pairs(self.path(images), self.path(masks), keys, self.warn, self.data.mask_pattern)
+
+    def _hold_out(self, pairs: list[Pair]) -> tuple[list[Pair], list[Pair]]:
+        if not self.data.validation_fraction:
+            return pairs, []
+        if len(pairs) < 2:
+            self.warn("no-validation-data", {"samples": len(pairs)})
+            return pairs, []
+        order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(self.seed)).tolist()
+        count = max(1, round(len(pairs) * self.data.validation_fraction))
+        return [pairs[number] for number in sorted(order[count:])], [
+            pairs[number] for number in sorted(order[:count])
+        ]
 
     def collate(self, samples: list[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, torch.Tensor]:
         """Images fp32 (b, c, h, w), masks int64 (b, h, w): padded, the padding without a loss."""
@@ -95,18 +152,25 @@ class Segmentation(BuiltIn[SegmentationTask, SegmentationData]):
         for image_chw, mask_hw in samples:
             padding = (0, width - image_chw.shape[2], 0, height - image_chw.shape[1])
             images.append(F.pad(image_chw, padding))
-            masks.append(F.pad(mask_hw, padding, value=self.task.ignore_value))
+            masks.append(F.pad(mask_hw, padding, value=self.ignored))
         return {"images": torch.stack(images), "masks": torch.stack(masks)}
+
+    @property
+    def ignored(self) -> int:
+        """What a pixel without a loss is in a batch's masks."""
+        return self.rules.mask.ignored
 
     # ------------------------------------------------------------------------- losses
 
     def weights(self, batch: dict[str, torch.Tensor]) -> dict[str, float]:
         """Pixels (or their class weights) for cross-entropy, images for Dice."""
         masks_bhw = batch["masks"]
-        valid_bhw = masks_bhw != self.task.ignore_value
+        valid_bhw = masks_bhw != self.ignored
         weights = {}
         if self.task.cross_entropy:
             weights[CROSS_ENTROPY] = float(self._pixel_weight(masks_bhw, valid_bhw))
+        if self.task.focal:
+            weights[FOCAL] = float(self._pixel_weight(masks_bhw, valid_bhw))
         if self.task.dice:
             weights[DICE] = float(_images_with_pixels(valid_bhw).sum())
         return weights
@@ -125,11 +189,14 @@ class Segmentation(BuiltIn[SegmentationTask, SegmentationData]):
         logits_bkhw = _logits(model, batch["images"])
         logits_bkhw = logits_bkhw if logits_bkhw.dtype == torch.float64 else logits_bkhw.float()
         log_found_bkhw = logits_bkhw.log_softmax(1)  # both terms go on from it
-        valid_bhw = masks_bhw != task.ignore_value
+        valid_bhw = masks_bhw != self.ignored
         terms = []
         if task.cross_entropy:
             total = self._cross_entropy(log_found_bkhw, masks_bhw) * task.cross_entropy
             terms.append(LossTerm(total, self._pixel_weight(masks_bhw, valid_bhw), CROSS_ENTROPY))
+        if task.focal:
+            total = self._focal(log_found_bkhw, masks_bhw, valid_bhw) * task.focal
+            terms.append(LossTerm(total, self._pixel_weight(masks_bhw, valid_bhw), FOCAL))
         if task.dice:
             images_b = _images_with_pixels(valid_bhw)
             total = self._dice(log_found_bkhw, masks_bhw, valid_bhw, images_b) * task.dice
@@ -143,9 +210,21 @@ class Segmentation(BuiltIn[SegmentationTask, SegmentationData]):
             log_found_bkhw,
             masks_bhw,
             weight=None if weights_k is None else weights_k.to(log_found_bkhw),
-            ignore_index=self.task.ignore_value,
+            ignore_index=self.ignored,
             reduction="sum",
         )
+
+    def _focal(
+        self, log_found_bkhw: torch.Tensor, masks_bhw: torch.Tensor, valid_bhw: torch.Tensor
+    ) -> torch.Tensor:
+        """Sum over pixels of w · (1 - p)^gamma · -log p, p of the truth (Lin et al. 2017, eq. 5)."""
+        classes_bhw = torch.where(valid_bhw, masks_bhw, 0)
+        log_true_bhw = log_found_bkhw.gather(1, classes_bhw[:, None])[:, 0]
+        easy_bhw = (1 - log_true_bhw.exp()).clamp_min(0) ** self.task.focal_gamma
+        losses_bhw = -easy_bhw * log_true_bhw
+        if self._class_weights is not None:
+            losses_bhw = losses_bhw * self._class_weights.to(losses_bhw)[classes_bhw]
+        return (losses_bhw * valid_bhw).sum()
 
     def _dice(
         self,
@@ -177,7 +256,7 @@ class Segmentation(BuiltIn[SegmentationTask, SegmentationData]):
         """Pixel accuracy, and intersection over union of each class (sums over sums)."""
         found = _logits(model, batch["images"]).argmax(1)
         truth = batch["masks"]
-        valid = truth != self.task.ignore_value
+        valid = truth != self.ignored
         metrics = {"pixel_accuracy": LossTerm(((found == truth) & valid).sum().double(), valid.sum())}
         for number in range(self.task.classes):
             is_found, is_true = (found == number) & valid, (truth == number) & valid
@@ -203,7 +282,10 @@ class Segmentation(BuiltIn[SegmentationTask, SegmentationData]):
         for index in range(min(self.task.overlays, len(validation))):
             batch = self.collate([validation[index]])
             found = _logits(model, batch["images"].to(device)).argmax(1)[0].cpu()
-            picture = _side_by_side(batch["images"][0], batch["masks"][0], found, self.task.ignore_value)
+            image_chw = batch["images"][0]
+            if self.rules.normalization is not None:
+                image_chw = self.rules.normalization.undo(image_chw)
+            picture = _side_by_side(image_chw, batch["masks"][0], found, self.ignored)
             path = folder / f"overlay-{index:02d}.png"
             Image.fromarray(picture.movedim(0, -1).numpy()).save(path)
             made.append(("image", path, f"{validation.name(index)}: image, truth, prediction"))
@@ -231,7 +313,8 @@ def _side_by_side(
     image_chw: torch.Tensor, truth_hw: torch.Tensor, found_hw: torch.Tensor, ignore_value: int
 ) -> torch.Tensor:
     """uint8 (3, h, 3w)."""
-    picture = (image_chw.expand(3, -1, -1) * 255).clamp(0, 255)
+    shown_chw = image_chw[:3] if image_chw.shape[0] >= 3 else image_chw[:1].expand(3, -1, -1)
+    picture = (shown_chw * 255).clamp(0, 255)
 
     def laid_over(mask_hw: torch.Tensor) -> torch.Tensor:
         colours = PALETTE[(mask_hw - 1).clamp_min(0) % len(PALETTE)].movedim(-1, 0)
@@ -254,7 +337,7 @@ def _smp_model(task: SegmentationTask) -> torch.nn.Module:
             task.architecture,
             encoder_name=task.encoder,
             encoder_weights="imagenet" if task.pretrained else None,
-            in_channels=3,
+            in_channels=task.channels,
             classes=task.classes,
         )
     except (KeyError, ValueError, OSError, RuntimeError) as error:
@@ -264,6 +347,9 @@ def _smp_model(task: SegmentationTask) -> torch.nn.Module:
 
 def _torchvision_model(task: SegmentationTask) -> torch.nn.Module:
     models: Any = importlib.import_module("torchvision.models")
+    if task.channels != 3:
+        message = f"{task.architecture} takes 3 channels, not {task.channels}. Choose another network."
+        raise UsageError(message)
     prefix = {"torchvision-deeplabv3": "deeplabv3", "torchvision-fcn": "fcn"}[task.architecture]
     try:
         model: torch.nn.Module = models.get_model(

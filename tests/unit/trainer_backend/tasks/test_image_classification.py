@@ -199,6 +199,9 @@ def test_a_library_that_is_missing_is_a_sentence_with_the_command(
     """The kind needs timm."""
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(
-        UsageError, match=re.escape("needs timm. Run: pip install pillow segmentation-models-pytorch timm")
+        UsageError,
+        match=re.escape(
+            "needs timm. Run: pip install imagecodecs pillow segmentation-models-pytorch tifffile timm"
+        ),
     ):
         make(folder).model()

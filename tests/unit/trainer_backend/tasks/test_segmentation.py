@@ -74,7 +74,7 @@ def test_micro_batches_add_up_to_the_gradient_of_the_large_batch(
         mask = np.array(opened)
     mask[:50] = 255
     Image.fromarray(mask).save(folder / "masks" / "scene-0.png")
-    task = make(folder, flip=False, **options)
+    task = make(folder, flip=False, ignore_value=255, **options)
     torch.manual_seed(0)
     model = task.model().double()
     train = task.datasets().train
@@ -218,7 +218,9 @@ def _unknown_class(folder: Path) -> None:
 
 
 def _colour_mask(folder: Path) -> None:
-    Image.fromarray(np.zeros((96, 96, 3), np.uint8)).save(folder / "masks" / "scene-1.png")
+    colours = np.zeros((96, 96, 3), np.uint8)
+    colours[..., 0] = 255
+    Image.fromarray(colours).save(folder / "masks" / "scene-1.png")
 
 
 def _broken_image(folder: Path) -> None:
@@ -235,9 +237,9 @@ def _cut_image(folder: Path) -> None:
     [
         (_wrong_size, "10 x 10 pixels, but its image is 96 x 96"),
         (_unknown_class, "has the value 7, but task.classes = 3 means 0 to 2"),
-        (_colour_mask, "has 3 channels"),
-        (_broken_image, "cannot be read as an image"),
-        (_cut_image, "cannot be read as an image"),
+        (_colour_mask, "has 3 channels that differ"),
+        (_broken_image, "cannot be read as a picture"),
+        (_cut_image, "cannot be read as a picture"),
     ],
 )
 def test_a_file_that_does_not_fit_is_named(folder: Path, harm: Any, words: str) -> None:
@@ -257,7 +259,7 @@ def test_a_file_that_does_not_fit_is_named(folder: Path, harm: Any, words: str) 
     [
         ({"images": "none"}, {}, "is no folder"),
         ({}, {"encoder": "resnet19"}, "resnet19"),
-        ({}, {"cross_entropy": 0.0, "dice": 0.0}, "both 0"),
+        ({}, {"cross_entropy": 0.0, "dice": 0.0}, "are all 0"),
         ({}, {"class_weights": (1.0,)}, "1 values for 3 classes"),
     ],
 )
@@ -316,6 +318,7 @@ def test_a_library_that_is_missing_is_a_sentence_with_the_command(
     """The kind needs segmentation-models-pytorch."""
     monkeypatch.setitem(sys.modules, "segmentation_models_pytorch", None)
     with pytest.raises(
-        UsageError, match=re.escape("Run: pip install pillow segmentation-models-pytorch timm")
+        UsageError,
+        match=re.escape("Run: pip install imagecodecs pillow segmentation-models-pytorch"),
     ):
         make(folder).model()
