@@ -13,9 +13,9 @@ from PySide6.QtGui import QIcon
 from PySide6.QtWidgets import QApplication
 
 from gradacc_gui.assets import asset
+from gradacc_gui.remembered import Preferences
 from gradacc_gui.theme import Themes, application_font
 from gradacc_gui.window.main_window import MainWindow, close_on_interrupt
-from gradacc_gui.window.preferences import Preferences
 from trainer_backend.errors import GradaccError
 from trainer_backend.run_directory import RunDirectory, all_runs, find_run
 
@@ -90,7 +90,7 @@ def open_window(*, demo: bool = False, run: str | None = None) -> int:
 def finish_start(window: MainWindow) -> None:
     """Bring the charts, and leave what lives as long as the window out of garbage collection.
 
-    A full collection would walk a hundred thousand of those objects, for 50 ms, in the middle of a beat.
+    A full collection would walk a hundred thousand of those objects, for 50 ms, in the middle of a tick.
     """
     window.live.ensure_charts()
     gc.collect()

@@ -196,11 +196,11 @@ def _add_looking(command: Any) -> None:  # noqa: ANN401 - a function of the pars
     )
     doctor.add_argument("--json", action="store_true", help="print it as JSON")
 
-    new = command("new", "template:new", "write a beginning of your own")
+    new = command("new", "recipes:new", "write a beginning of your own")
     new.add_argument("what", choices=("task",), metavar="task", help="task: your own model, data and loss")
     new.add_argument("path", metavar="PATH", help="the Python file to write; a recipe is written beside it")
 
-    bring = command("import", "importing:import_file", "make a recipe of another trainer's configuration")
+    bring = command("import", "recipes:import_file", "make a recipe of another trainer's configuration")
     bring.add_argument(
         "file", metavar="FILE", help="TrainingArguments, accelerate, DeepSpeed, LLaMA-Factory, Axolotl"
     )

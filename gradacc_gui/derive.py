@@ -37,7 +37,7 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_s: float
 
 
-class WindowStrip(msgspec.Struct, frozen=True, kw_only=True):
+class WindowProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Where in the optimizer step the run is."""
 
     step: int
@@ -48,7 +48,7 @@ class WindowStrip(msgspec.Struct, frozen=True, kw_only=True):
     """N of that window."""
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far the run is."""
 
     ratio: float | None
@@ -67,7 +67,7 @@ class MemoryLine(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int | None = None
 
 
-class Memory(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of the device that trains (of the machine, on a CPU)."""
 
     lines: tuple[MemoryLine, ...]
@@ -84,11 +84,11 @@ class Headline(msgspec.Struct, frozen=True, kw_only=True):
     accumulation_steps: int | None
     world_size: int | None
     effective_batch: int | None
-    strip: WindowStrip | None
+    strip: WindowProgress | None
     speed: Speed | None
     elapsed_s: float
     left_s: float | None
-    progress: Progress
+    progress: RunProgress
 
 
 def effective_batch(micro_batch_size: int, accumulation_steps: int, world_size: int) -> int:
@@ -117,16 +117,16 @@ def window_strip(
     *,
     from_step: int = 0,
     over: bool = False,
-) -> WindowStrip:
+) -> WindowProgress:
     """Which micro-batch of which window is running, from the newest of each measurement."""
     closed = max(step.step if step is not None else 0, from_step)
     if micro is not None and micro.step > closed:
         done = micro.index + 1
-        return WindowStrip(step=micro.step, done=done, total=max(accumulation_steps, done))
+        return WindowProgress(step=micro.step, done=done, total=max(accumulation_steps, done))
     if over:
         total = step.micro_batches if step is not None else 0
-        return WindowStrip(step=closed, done=total, total=total)
-    return WindowStrip(step=closed + 1, done=0, total=accumulation_steps)
+        return WindowProgress(step=closed, done=total, total=total)
+    return WindowProgress(step=closed + 1, done=0, total=accumulation_steps)
 
 
 def progress_of(
@@ -136,7 +136,7 @@ def progress_of(
     samples_seen: int,
     window_samples: float,
     finished: bool = False,
-) -> Progress:
+) -> RunProgress:
     """How far the run is on whichever of its limits comes first; `window_samples` is the effective batch."""
     steps_done = step.step if step is not None else started.from_step
     updates = step.updates if step is not None else started.from_step
@@ -150,12 +150,12 @@ def progress_of(
         shares.append(updates / started.max_optimizer_steps)
         left.append((started.max_optimizer_steps - updates) * window_samples - in_window)
     if finished:
-        return Progress(ratio=1.0, last_step=steps_done, samples_left=0.0)
+        return RunProgress(ratio=1.0, last_step=steps_done, samples_left=0.0)
     if not left:
-        return Progress(ratio=None, last_step=None, samples_left=None)
+        return RunProgress(ratio=None, last_step=None, samples_left=None)
     samples_left = max(0.0, min(left))
     in_steps = -(-samples_left // window_samples) if window_samples > 0 else 0
-    return Progress(
+    return RunProgress(
         ratio=min(1.0, max(shares)), last_step=int(steps_done + in_steps), samples_left=samples_left
     )
 
@@ -167,10 +167,10 @@ def left_s(samples_left: float | None, speed: Speed | None) -> float | None:
     return samples_left / speed.samples_per_s
 
 
-def memory_of(device: DeviceSampled | None, host: HostSampled | None) -> Memory:
+def memory_of(device: DeviceSampled | None, host: HostSampled | None) -> MemoryFigures:
     """The lines to tell apart: four of a GPU, or process and machine when there is none."""
     if device is not None:
-        return Memory(
+        return MemoryFigures(
             lines=(
                 MemoryLine(
                     code="torch-allocated",
@@ -188,14 +188,14 @@ def memory_of(device: DeviceSampled | None, host: HostSampled | None) -> Memory:
             total_bytes=device.memory_total_bytes,
         )
     if host is not None:
-        return Memory(
+        return MemoryFigures(
             lines=(
                 MemoryLine(code="process-rss", used_bytes=host.process_rss_bytes),
                 MemoryLine(code="host", used_bytes=host.host_memory_used_bytes),
             ),
             total_bytes=host.host_memory_total_bytes,
         )
-    return Memory(lines=(), total_bytes=None)
+    return MemoryFigures(lines=(), total_bytes=None)
 
 
 # ------------------------------------------------------------------------- from a whole store
@@ -240,7 +240,7 @@ def headline(store: RunStore, now: float) -> Headline:
     micro: MicroBatchMeasured | None = store.latest.get(MicroBatchMeasured)
     speed = store_speed(store)
     if started is None:
-        nothing = Progress(ratio=None, last_step=None, samples_left=None)
+        nothing = RunProgress(ratio=None, last_step=None, samples_left=None)
         return Headline(
             state=store.state, phase=store.phase, name="", micro_batch_size=None, accumulation_steps=None,
             world_size=None, effective_batch=None, strip=None, speed=None, elapsed_s=0.0, left_s=None,

@@ -18,7 +18,7 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
 
-class Items(NamedTuple):
+class Groups(NamedTuple):
     """Rows, or groups of neighbouring rows, in ascending x; each array has shape (n,)."""
 
     x: Floats
@@ -33,24 +33,24 @@ class Items(NamedTuple):
     posinf: Flags
     neginf: Flags
 
-    def cut(self, begin: int, end: int) -> Items:
-        """Items begin … end."""
-        return Items._make(part[begin:end] for part in self)
+    def cut(self, begin: int, end: int) -> Groups:
+        """Groups begin … end."""
+        return Groups._make(part[begin:end] for part in self)
 
 
 _NOTHING: Final[Floats] = np.empty(0)
 _NO_FLAGS: Final[Flags] = np.empty(0, dtype=np.bool_)
-NO_ITEMS: Final = Items(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NO_FLAGS, _NO_FLAGS, _NO_FLAGS)
+NO_ITEMS: Final = Groups(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NO_FLAGS, _NO_FLAGS, _NO_FLAGS)
 
 
-def concatenate(parts: Sequence[Items]) -> Items:
+def concatenate(parts: Sequence[Groups]) -> Groups:
     """Parts, one after the other."""
     filled = [part for part in parts if len(part.x)]
     if not filled:
         return NO_ITEMS
     if len(filled) == 1:
         return filled[0]
-    return Items._make(np.concatenate(arrays) for arrays in zip(*filled, strict=True))
+    return Groups._make(np.concatenate(arrays) for arrays in zip(*filled, strict=True))
 
 
 class Trace(NamedTuple):
@@ -90,7 +90,7 @@ class Trace(NamedTuple):
 NO_TRACE: Final = Trace(*([_NOTHING] * 8))
 
 
-def decimate(items: Items, x0: float, x1: float, width: int, *, log: bool = False) -> Trace:
+def decimate(items: Groups, x0: float, x1: float, width: int, *, log: bool = False) -> Trace:
     """At most one point for each of `width` pixel columns between x0 and x1, one more on either side."""
     n = len(items.x)
     if n == 0 or width < 1 or not x1 > x0:
@@ -112,10 +112,10 @@ def decimate(items: Items, x0: float, x1: float, width: int, *, log: bool = Fals
     return Trace(x, y, lo, hi, x[items.nan], x[items.posinf], x[items.neginf], x[not_positive])
 
 
-def _grouped(items: Items, starts: npt.NDArray[np.intp]) -> Items:
+def _grouped(items: Groups, starts: npt.NDArray[np.intp]) -> Groups:
     """One item for each run of items that begins at `starts`."""
     sizes = np.diff(np.append(starts, len(items.x)))
-    return Items(
+    return Groups(
         np.add.reduceat(items.x, starts) / sizes,
         np.fmin.reduceat(items.lo, starts),
         np.fmax.reduceat(items.hi, starts),
@@ -142,11 +142,11 @@ def break_at(trace: Trace, places: Sequence[float]) -> Trace:
     )
 
 
-def smooth(items: Items, factor: float) -> Items:
+def smooth(items: Groups, factor: float) -> Groups:
     """Exponential moving average over rows, with the start's bias removed (Kingma & Ba 2015, section 3).
 
     s_i = w·s_{i-1} + (1 - w)·y_i and s_i / (1 - w^i), w = `factor` in [0, 1): a constant stays itself,
-    the first value is itself. A group of c rows counts as c equal ones. Items without a finite value
+    the first value is itself. A group of c rows counts as c equal ones. Groups without a finite value
     change nothing and stay gaps.
     """
     known = items.finite > 0

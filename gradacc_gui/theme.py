@@ -30,7 +30,7 @@ from gradacc_gui.assets import asset
 STEP: Final = 4
 """Spacing comes in steps of 4 logical pixels: use `space(n)`."""
 RADIUS: Final = 8
-Choice: TypeAlias = Literal["system", "dark", "light"]
+ThemeChoice: TypeAlias = Literal["system", "dark", "light"]
 
 
 class Theme(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,18 +165,18 @@ class Themes(QObject):
     """Keeps the application in the chosen theme; "system" follows the desktop while it changes."""
 
     changed = Signal(object)
-    """The new `Theme`, after the application wears it."""
+    """The new `Theme`, after it was applied."""
 
-    def __init__(self, app: QApplication, choice: Choice = "system") -> None:
+    def __init__(self, app: QApplication, choice: ThemeChoice = "system") -> None:
         super().__init__(app)
         self._app = app
-        self._choice: Choice = choice
+        self._choice: ThemeChoice = choice
         self._worn: Theme | None = None
         app.styleHints().colorSchemeChanged.connect(self._follow)
         self._follow()
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> ThemeChoice:
         """What the user asked for."""
         return self._choice
 
@@ -186,7 +186,7 @@ class Themes(QObject):
         assert self._worn is not None
         return self._worn
 
-    def choose(self, choice: Choice) -> None:
+    def choose(self, choice: ThemeChoice) -> None:
         """Wear `choice` from now on."""
         self._choice = choice
         self._follow()

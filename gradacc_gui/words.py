@@ -62,7 +62,7 @@ from trainer_backend.protocol import (
 Tone: TypeAlias = Literal["plain", "accent", "good", "warning", "bad"]
 
 
-class Line(msgspec.Struct, frozen=True):
+class LogLine(msgspec.Struct, frozen=True):
     """One line of the decision log."""
 
     text: str
@@ -206,7 +206,7 @@ def setting(key: str) -> str:
     return tr(SETTINGS.get(key, key))
 
 
-def line(event: Fact) -> Line | None:  # noqa: C901, PLR0912 - one case a fact
+def line(event: Fact) -> LogLine | None:  # noqa: C901, PLR0912 - one case a fact
     """The decision log's line for a fact; None for facts that only answer or only tell a phase."""
     match event:
         case PhaseEntered() | CommandAccepted() | ArtifactSaved():
@@ -214,10 +214,10 @@ def line(event: Fact) -> Line | None:  # noqa: C901, PLR0912 - one case a fact
         case RunStarted():
             return _started(event)
         case CommandRefused():
-            return Line(refused(event), "warning")
+            return LogLine(refused(event), "warning")
         case AccumulationChanged():
             text = tr("N {before} → {after} at step {step:,}")
-            return Line(
+            return LogLine(
                 text.format(before=event.before, after=event.after, step=event.step)
                 + _after_samples(event.samples_seen),
                 "accent",
@@ -226,31 +226,31 @@ def line(event: Fact) -> Line | None:  # noqa: C901, PLR0912 - one case a fact
         case SettingChanged():
             return _setting_changed(event)
         case Paused():
-            return Line(tr("Paused after step {step:,}").format(step=event.step))
+            return LogLine(tr("Paused after step {step:,}").format(step=event.step))
         case Resumed():
-            return Line(tr("Went on after step {step:,}").format(step=event.step))
+            return LogLine(tr("Went on after step {step:,}").format(step=event.step))
         case CheckpointSaved():
             detail = tr("{path}, written in {duration_s:.1f} s").format(
                 path=event.path, duration_s=event.duration_s
             )
-            return Line(tr("Checkpoint at step {step:,}").format(step=event.step), detail=detail)
+            return LogLine(tr("Checkpoint at step {step:,}").format(step=event.step), detail=detail)
         case OutOfMemoryRecovered():
-            return Line(out_of_memory(event), "warning")
+            return LogLine(out_of_memory(event), "warning")
         case NonFiniteSeen():
             return _non_finite(event)
         case RolledBack():
             text = tr("Rolled back from step {from_step:,} to {to_step:,}")
-            return Line(text.format(from_step=event.from_step, to_step=event.to_step), "warning")
+            return LogLine(text.format(from_step=event.from_step, to_step=event.to_step), "warning")
         case Slept():
             text = tr("The machine slept for {time}; this is not counted as time of the run")
-            return Line(text.format(time=_duration(event.duration_s)))
+            return LogLine(text.format(time=_duration(event.duration_s)))
         case MeasurementsLost():
             lost = event.last - event.first + 1
-            return Line(
+            return LogLine(
                 tr("{lost:,} measurements lost: the disk was full or too slow").format(lost=lost), "bad"
             )
         case Warned():
-            return Line(warning(event), _tone_of(event))
+            return LogLine(warning(event), _tone_of(event))
         case RunFinished() | RunStopped() | RunFailed():
             return _ended(event)
         case _:
@@ -283,15 +283,15 @@ def out_of_memory(event: OutOfMemoryRecovered) -> str:
     )
 
 
-def _started(event: RunStarted) -> Line:
+def _started(event: RunStarted) -> LogLine:
     detail = ", ".join(f"{name} {version}" for name, version in event.versions.items())
     if event.from_step:
-        return Line(tr("Goes on from step {step:,}").format(step=event.from_step), "good", detail=detail)
+        return LogLine(tr("Goes on from step {step:,}").format(step=event.from_step), "good", detail=detail)
     text = tr("Run started, {millions:.2f} M parameters").format(millions=event.parameters / 1e6)
-    return Line(text, "good", detail=detail)
+    return LogLine(text, "good", detail=detail)
 
 
-def _setting_changed(event: SettingChanged) -> Line:
+def _setting_changed(event: SettingChanged) -> LogLine:
     def told(value: Scalar) -> str:
         if value is None:
             return tr("none")
@@ -300,7 +300,7 @@ def _setting_changed(event: SettingChanged) -> Line:
     text = tr("{name} {before} → {after} at step {step:,}").format(
         name=setting(event.key), before=told(event.before), after=told(event.after), step=event.step
     )
-    return Line(text + _after_samples(event.samples_seen), "accent", asker(event.asked_by))
+    return LogLine(text + _after_samples(event.samples_seen), "accent", asker(event.asked_by))
 
 
 def _after_samples(samples_seen: int | None) -> str:
@@ -308,7 +308,7 @@ def _after_samples(samples_seen: int | None) -> str:
     return "" if samples_seen is None else tr(", after {samples:,} samples").format(samples=samples_seen)
 
 
-def _non_finite(event: NonFiniteSeen) -> Line:
+def _non_finite(event: NonFiniteSeen) -> LogLine:
     where = "" if event.index is None else tr(", micro-batch {index}").format(index=event.index + 1)
     policy = {"skip": tr("update skipped"), "drop": tr("replayed without it"), "halt": tr("halted")}[
         event.policy
@@ -317,7 +317,7 @@ def _non_finite(event: NonFiniteSeen) -> Line:
         quantity=_upper(tr(event.quantity)), value=event.value, step=event.step, where=where, policy=policy
     )
     detail = tr("samples {which}").format(which=", ".join(map(str, event.sample_indices[:20])))
-    return Line(text, "bad", detail=detail if event.sample_indices else "")
+    return LogLine(text, "bad", detail=detail if event.sample_indices else "")
 
 
 def end_reason(code: str) -> str:
@@ -325,21 +325,21 @@ def end_reason(code: str) -> str:
     return tr(END_REASONS.get(code, code))
 
 
-def _ended(event: RunFinished | RunStopped | RunFailed) -> Line:
+def _ended(event: RunFinished | RunStopped | RunFailed) -> LogLine:
     match event:
         case RunFinished():
-            return Line(
+            return LogLine(
                 tr("Finished at step {step:,}").format(step=event.step),
                 "good",
                 detail=end_reason(event.reason),
             )
         case RunStopped():
-            return Line(
+            return LogLine(
                 tr("Stopped after step {step:,}").format(step=event.step), detail=end_reason(event.reason)
             )
         case RunFailed():
             text = tr("Failed at step {step:,}: {why}").format(step=event.step, why=failure(event))
-            return Line(text, "bad", detail=event.where)
+            return LogLine(text, "bad", detail=event.where)
         case _:
             assert_never(event)
 

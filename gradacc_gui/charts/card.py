@@ -11,11 +11,11 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QSizePolicy, QToolBut
 
 from gradacc_gui.charts import ticks
 from gradacc_gui.charts.curve import colour_of
-from gradacc_gui.charts.lane import Lane, Sight
+from gradacc_gui.charts.lane import Lane, ViewSettings
 from gradacc_gui.charts.specs import Chart as ChartSpec
-from gradacc_gui.charts.specs import Line
+from gradacc_gui.charts.specs import CurveSpec
 from gradacc_gui.charts.view import ChartView, MarkLine
-from gradacc_gui.store import Axis, Position, RunStore
+from gradacc_gui.store import Axis, RunPosition, RunStore
 from gradacc_gui.theme import Theme, application_font, current_theme, set_role, space
 from gradacc_gui.words import tr
 from trainer_backend.protocol import Event
@@ -26,7 +26,7 @@ SWATCH_PX: Final = 12
 class Legend(QWidget):
     """Names of the lines, each behind a stroke as it is drawn. Drops what has no room, last names first."""
 
-    def __init__(self, lines: Sequence[Line]) -> None:
+    def __init__(self, lines: Sequence[CurveSpec]) -> None:
         super().__init__()
         self._lines = tuple(lines)
         self.theme = current_theme()
@@ -34,7 +34,7 @@ class Legend(QWidget):
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         self.setToolTip("\n".join(tr(line.name) for line in self._lines))
 
-    def set_lines(self, lines: Sequence[Line]) -> None:
+    def set_lines(self, lines: Sequence[CurveSpec]) -> None:
         """Name these instead."""
         self._lines = tuple(lines)
         self.setToolTip("\n".join(tr(line.name) for line in self._lines))
@@ -68,7 +68,7 @@ class Legend(QWidget):
             x += width + 12
         painter.end()
 
-    def _draw_swatch(self, painter: QPainter, line: Line, x: float, middle: float) -> None:
+    def _draw_swatch(self, painter: QPainter, line: CurveSpec, x: float, middle: float) -> None:
         colour = colour_of(line, self.theme)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         if line.style in {"dots", "points"}:
@@ -180,11 +180,11 @@ class ChartCard(QFrame):
         )
         self.unit.setVisible(others + space(10) <= self.width())
 
-    def refresh(self, store: RunStore, sight: Sight, waiting: str, reasons: dict[str, str]) -> None:
-        """Fetch what `sight` shows, for the view to draw. `reasons`: why a field has no values, by field."""
-        view, axis = self.view, sight.view.axis
-        self._wear_look()
-        view.axis, view.x_range = axis, (sight.view.x0, sight.view.x1)
+    def refresh(self, store: RunStore, settings: ViewSettings, waiting: str, reasons: dict[str, str]) -> None:
+        """Fetch what `settings` shows, to be drawn. `reasons`: why a field lacks values, by field."""
+        view, axis = self.view, settings.view.axis
+        self._apply_look()
+        view.axis, view.x_range = axis, (settings.view.x0, settings.view.x1)
         view.changes = _change_lines(store, axis)
         view.place_lanes()
         view.attempts = [mark.place.on(axis) for mark in store.markers.attempts]
@@ -192,7 +192,7 @@ class ChartCard(QFrame):
         view.lane_messages = {}
         for place, lane in enumerate(view.lanes):
             lane.levels = _levels(store, lane.spec.level_setting, axis)
-            lane.refresh(store, sight)
+            lane.refresh(store, settings)
             if lane.is_empty:
                 view.lane_messages[place] = _reason(lane, reasons)
         view.message = self._message(waiting)
@@ -201,7 +201,7 @@ class ChartCard(QFrame):
                 " / ".join(dict.fromkeys(ticks.byte_unit(lane.y_range[1])[0] for lane in view.lanes))
             )
 
-    def _wear_look(self) -> None:
+    def _apply_look(self) -> None:
         """Colours, and dots as sharp as this screen: after a change of theme, lines or screen."""
         ratio = self.devicePixelRatioF()
         if ratio != self._ratio:
@@ -238,7 +238,7 @@ def _levels(store: RunStore, key: str, axis: Axis) -> list[tuple[float, float | 
     def number(value: object) -> float | None:
         return float(value) if isinstance(value, int | float) else None
 
-    found: list[tuple[Position, Any]] = store.levels(key)
+    found: list[tuple[RunPosition, Any]] = store.levels(key)
     return [(place.on(axis), number(value)) for place, value in found]
 
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyqtgraph as pg
 from pyqtgraph.Qt.internals import PrimitiveArray
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QPainter, QPen, QPixmap
 
-from gradacc_gui.charts.specs import MUTED, Line
-from gradacc_gui.series import NO_TRACE, Items, Trace
+from gradacc_gui.charts.specs import MUTED, CurveSpec
+from gradacc_gui.series import NO_TRACE, Floats, Groups, Trace
 from gradacc_gui.theme import Theme
-
-Floats: TypeAlias = npt.NDArray[np.float64]
 
 LINE_WIDTH: Final = 2.0
 DOT_OPACITY: Final = 100
@@ -29,7 +26,7 @@ DASHES: Final = 60
 DASH_SHARE: Final = 0.68
 
 
-def colour_of(line: Line, theme: Theme) -> QColor:
+def colour_of(line: CurveSpec, theme: Theme) -> QColor:
     """A line's colour."""
     return QColor(theme.muted if line.colour == MUTED else theme.series[line.colour])
 
@@ -115,11 +112,11 @@ class Stroke(pg.PlotCurveItem):  # type: ignore[misc]  # pyqtgraph ships no type
 class Curve:
     """A line, what lies behind it, and where its values could not be drawn."""
 
-    def __init__(self, line: Line, view_box: pg.ViewBox) -> None:
+    def __init__(self, line: CurveSpec, view_box: pg.ViewBox) -> None:
         self.line = line
         self.trace: Trace = NO_TRACE
         """What is drawn now; in log10 on a log axis."""
-        self.raw: Items | None = None
+        self.raw: Groups | None = None
         self._range = Stroke(antialias=False)
         self._main = Stroke(antialias=True)
         self._dots = Dots()
@@ -127,7 +124,7 @@ class Curve:
             view_box.addItem(item, ignoreBounds=True)
 
     def set_look(self, theme: Theme, ratio: float) -> None:
-        """Wear the theme's colours."""
+        """Apply the theme's colours."""
         colour = colour_of(self.line, theme)
         # A cosmetic pen counts the pixels of the picture, not of the desktop.
         self._range.setPen(_pen(_faint(colour, SPREAD_OPACITY), 1.0))

@@ -11,10 +11,10 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QScrollArea, QVBoxLayout, QWi
 
 from gradacc_gui.charts import ticks
 from gradacc_gui.charts.card import ChartCard
-from gradacc_gui.charts.horizon import Horizon
-from gradacc_gui.charts.lane import Sight
+from gradacc_gui.charts.lane import ViewSettings
 from gradacc_gui.charts.overlay import Overlay
 from gradacc_gui.charts.specs import Chart, charts_for
+from gradacc_gui.charts.x_range import XRange
 from gradacc_gui.store import Axis, RunState, RunStore, View
 from gradacc_gui.theme import current_theme, space
 from gradacc_gui.words import is_about_readings, phase, tr, warning
@@ -40,12 +40,12 @@ class ChartGrid(QWidget):
     """Six charts of one run. `tick` is called by the window's timer, after the store was polled."""
 
     follow_changed = Signal(bool)
-    """Whether the charts keep the newest data in sight; a zoom into the past ends it."""
+    """Whether the charts keep the newest data visible; a zoom into the past ends it."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.store: RunStore | None = None
-        self.horizon = Horizon()
+        self.horizon = XRange()
         self._smoothing = 0.0
         self._gpu = True
         self._theme = current_theme()
@@ -114,7 +114,7 @@ class ChartGrid(QWidget):
         self._smoothing = min(max(factor, 0.0), 0.999)
 
     def set_follow(self, follow: bool) -> None:
-        """Keep the newest data in sight, or stand still."""
+        """Keep the newest data visible, or stand still."""
         if follow != self.horizon.follows:
             self.horizon.follow(follow)
             self.follow_changed.emit(follow)
@@ -205,11 +205,11 @@ class ChartGrid(QWidget):
         return not behind or waited or self._fetched is not None
 
     def _due(self) -> list[ChartCard]:
-        """Charts in sight that changed: the loss first, then those that waited longest.
+        """Visible charts that changed: the loss first, then those that waited longest.
 
         The loss has waited for a while too, or in a flood of events nothing else would be drawn.
         """
-        due = [card for card in self.cards if card.seen != self._key(card) and _in_sight(card)]
+        due = [card for card in self.cards if card.seen != self._key(card) and _is_visible(card)]
         waits = time.perf_counter() - LOSS_FIRST_S
         return sorted(
             due, key=lambda card: (card.spec.key != "loss" or card.painted_at > waits, card.painted_at)
@@ -239,8 +239,8 @@ class ChartGrid(QWidget):
         key, horizon = self._key(card), self.horizon
         view = View(horizon.axis, horizon.x0, horizon.x1, card.view.plot_width_px())
         store.look_at(view)
-        sight = Sight(view=view, smoothing=self._smoothing, log=card.log.isChecked())
-        card.refresh(store, sight, self._waiting(store, card), self._reasons)
+        settings = ViewSettings(view=view, smoothing=self._smoothing, log=card.log.isChecked())
+        card.refresh(store, settings, self._waiting(store, card), self._reasons)
         card.seen = key
         self._fetching_s = time.perf_counter() - began
 
@@ -368,7 +368,7 @@ class ChartGrid(QWidget):
         self._arrange(1 if width < ONE_COLUMN_PX else 3 if width >= THREE_COLUMNS_PX else 2)
 
     def changeEvent(self, event: QEvent) -> None:
-        """Another theme: new colours once the application wears them."""
+        """Draw in the colours of another theme, once the application has applied it."""
         super().changeEvent(event)
         if event.type() in {QEvent.Type.PaletteChange, QEvent.Type.StyleChange}:
             QTimer.singleShot(0, self, self._follow_theme)
@@ -381,7 +381,7 @@ class ChartGrid(QWidget):
                 card.set_theme(theme)
 
 
-def _in_sight(card: ChartCard) -> bool:
+def _is_visible(card: ChartCard) -> bool:
     return card.isVisible() and not card.visibleRegion().isEmpty()
 
 

@@ -11,8 +11,7 @@ from PySide6.QtCore import QRectF
 
 from gradacc_gui.charts import ticks
 from gradacc_gui.charts.curve import DOTS_A_PIXEL, Curve
-from gradacc_gui.charts.specs import Lane as LaneSpec
-from gradacc_gui.charts.specs import Line
+from gradacc_gui.charts.specs import CurveSpec, LaneSpec
 from gradacc_gui.series import Trace, break_at, decimate, lead_in_rows, smooth
 from gradacc_gui.store import RunStore, View
 from gradacc_gui.store.clock import AXIS_COLUMN
@@ -21,7 +20,7 @@ from gradacc_gui.theme import Theme
 TICK_DISTANCE_PX: Final = 20
 
 
-class Sight(msgspec.Struct, frozen=True, kw_only=True):
+class ViewSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a chart is looked at."""
 
     view: View
@@ -51,7 +50,7 @@ class Lane:
         """A range that a person chose."""
 
     def set_look(self, theme: Theme, ratio: float) -> None:
-        """Wear the theme's colours."""
+        """Apply the theme's colours."""
         for curve in self.curves:
             curve.set_look(theme, ratio)
 
@@ -61,17 +60,17 @@ class Lane:
             self.rect = rect
             self.box.setGeometry(rect)
 
-    def refresh(self, store: RunStore, sight: Sight) -> None:
-        """Fetch, decimate and set what `sight` shows; fit the scale when data left it."""
-        if sight.log != self.log:
-            self.log, self.zoomed_y = sight.log, None
+    def refresh(self, store: RunStore, settings: ViewSettings) -> None:
+        """Fetch, decimate and set what `settings` shows; fit the scale when data left it."""
+        if settings.log != self.log:
+            self.log, self.zoomed_y = settings.log, None
             self.y_range = (0.0, 0.0)
-        view = sight.view
+        view = settings.view
         self.x_range = (view.x0, view.x1)
         lost = [mark.begin.on(view.axis) / 2 + mark.end.on(view.axis) / 2 for mark in store.markers.lost]
         shown = []
         for curve in self.curves:
-            trace, behind = _traces(store, curve.line, sight)
+            trace, behind = _traces(store, curve.line, settings)
             if lost:
                 trace = break_at(trace, lost)
             shown.append((curve, trace, behind))
@@ -145,21 +144,21 @@ class Lane:
         return self.rect.bottom() - (y - low) / (high - low) * self.rect.height()
 
 
-def _traces(store: RunStore, line: Line, sight: Sight) -> tuple[Trace, Trace | None]:
+def _traces(store: RunStore, line: CurveSpec, settings: ViewSettings) -> tuple[Trace, Trace | None]:
     """What a line shows, and what lies behind it when it is smoothed."""
-    view = sight.view
+    view = settings.view
     items = store.items(line.kind, line.field, view)
     width = view.width
     if line.style == "dots":
         width = max(width, min(len(items.x), DOTS_A_PIXEL * width))
-    trace = decimate(items, view.x0, view.x1, width, log=sight.log)
-    if not line.smoothed or sight.smoothing <= 0:
+    trace = decimate(items, view.x0, view.x1, width, log=settings.log)
+    if not line.smoothed or settings.smoothing <= 0:
         return trace, None
-    begin = store.track(line.kind).x_before(AXIS_COLUMN[view.axis], view.x0, lead_in_rows(sight.smoothing))
+    begin = store.track(line.kind).x_before(AXIS_COLUMN[view.axis], view.x0, lead_in_rows(settings.smoothing))
     longer = msgspec.structs.replace(view, x0=min(begin, view.x0))
-    smoothed = smooth(store.items(line.kind, line.field, longer), sight.smoothing)
+    smoothed = smooth(store.items(line.kind, line.field, longer), settings.smoothing)
     first = max(0, int(np.searchsorted(smoothed.x, view.x0)) - 1)
-    bold = decimate(smoothed.cut(first, len(smoothed.x)), view.x0, view.x1, width, log=sight.log)
+    bold = decimate(smoothed.cut(first, len(smoothed.x)), view.x0, view.x1, width, log=settings.log)
     return bold._replace(
         nan_x=trace.nan_x, posinf_x=trace.posinf_x, neginf_x=trace.neginf_x,
         not_positive_x=trace.not_positive_x,

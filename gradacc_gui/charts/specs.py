@@ -22,7 +22,7 @@ SKY, ORANGE, GREEN, PINK, VERMILION, MUTED = range(6)
 Style: TypeAlias = Literal["line", "dots", "steps", "points"]
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class CurveSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One curve."""
 
     kind: type[Event]
@@ -38,10 +38,10 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     quantity: Quantity = "number"
 
 
-class Lane(msgspec.Struct, frozen=True, kw_only=True):
+class LaneSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A plot with a scale of its own; a chart's lanes stand above one another on one x-axis."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[CurveSpec, ...]
     from_zero: bool = False
     quantity: Quantity = "number"
     greatest: float | None = None
@@ -57,22 +57,22 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     title: str
     unit: str
-    lanes: tuple[Lane, ...]
+    lanes: tuple[LaneSpec, ...]
     can_log: bool = False
     """Whether its scale can be made logarithmic."""
 
     @property
-    def lines(self) -> tuple[Line, ...]:
+    def lines(self) -> tuple[CurveSpec, ...]:
         """All lines of all lanes."""
         return tuple(line for lane in self.lanes for line in lane.lines)
 
 
-def _device(field: str, name: str, colour: int, **more: object) -> Line:
-    return Line(kind=DeviceSampled, field=field, name=name, colour=colour, **more)  # type: ignore[arg-type]
+def _device(field: str, name: str, colour: int, **more: object) -> CurveSpec:
+    return CurveSpec(kind=DeviceSampled, field=field, name=name, colour=colour, **more)  # type: ignore[arg-type]
 
 
-def _step(field: str, name: str, colour: int, **more: object) -> Line:
-    return Line(kind=OptimizerStepMeasured, field=field, name=name, colour=colour, **more)  # type: ignore[arg-type]
+def _step(field: str, name: str, colour: int, **more: object) -> CurveSpec:
+    return CurveSpec(kind=OptimizerStepMeasured, field=field, name=name, colour=colour, **more)  # type: ignore[arg-type]
 
 
 LOSS: Final = Chart(
@@ -81,11 +81,15 @@ LOSS: Final = Chart(
     unit="",
     can_log=True,
     lanes=(
-        Lane(
+        LaneSpec(
             lines=(
-                Line(kind=MicroBatchMeasured, field="loss", name="micro-batch", colour=SKY, style="dots"),
+                CurveSpec(
+                    kind=MicroBatchMeasured, field="loss", name="micro-batch", colour=SKY, style="dots"
+                ),
                 _step("loss", "optimizer step", SKY, smoothed=True),
-                Line(kind=EvaluationMeasured, field="loss", name="validation", colour=ORANGE, style="points"),
+                CurveSpec(
+                    kind=EvaluationMeasured, field="loss", name="validation", colour=ORANGE, style="points"
+                ),
             )
         ),
     ),
@@ -95,7 +99,9 @@ THROUGHPUT: Final = Chart(
     title="Throughput",
     unit="samples / s",
     lanes=(
-        Lane(lines=(_step("samples_per_s", "samples/s", GREEN, smoothed=True, unit="/s"),), from_zero=True),
+        LaneSpec(
+            lines=(_step("samples_per_s", "samples/s", GREEN, smoothed=True, unit="/s"),), from_zero=True
+        ),
     ),
 )
 GRADIENT_NORM: Final = Chart(
@@ -104,7 +110,7 @@ GRADIENT_NORM: Final = Chart(
     unit="before clipping",
     can_log=True,
     lanes=(
-        Lane(
+        LaneSpec(
             lines=(_step("gradient_norm", "norm", ORANGE, smoothed=True),),
             from_zero=True,
             level_setting="optimizer.max_grad_norm",
@@ -117,8 +123,8 @@ LEARNING_RATE_AND_N: Final = Chart(
     title="Learning rate and N",
     unit="each on its own scale",
     lanes=(
-        Lane(lines=(_step("learning_rate", "learning rate", PINK),), from_zero=True),
-        Lane(
+        LaneSpec(lines=(_step("learning_rate", "learning rate", PINK),), from_zero=True),
+        LaneSpec(
             lines=(_step("accumulation_steps", "N", SKY, style="steps", quantity="count"),),
             from_zero=True,
             quantity="count",
@@ -130,7 +136,7 @@ MEMORY_OF_GPU: Final = Chart(
     title="Memory",
     unit="GiB",
     lanes=(
-        Lane(
+        LaneSpec(
             lines=(
                 _device("torch_allocated_bytes", "allocated", SKY, quantity="bytes"),
                 _device("torch_reserved_bytes", "reserved", GREEN, dash=True, quantity="bytes"),
@@ -147,8 +153,8 @@ MEMORY_OF_HOST: Final = Chart(
     title="Memory",
     unit="GiB",
     lanes=tuple(
-        Lane(
-            lines=(Line(kind=HostSampled, field=field, name=name, colour=colour, quantity="bytes"),),
+        LaneSpec(
+            lines=(CurveSpec(kind=HostSampled, field=field, name=name, colour=colour, quantity="bytes"),),
             from_zero=True,
             quantity="bytes",
         )
@@ -163,13 +169,13 @@ DEVICE_GPU: Final = Chart(
     title="Device",
     unit="",
     lanes=(
-        Lane(
+        LaneSpec(
             lines=(_device("utilization_percent", "utilisation %", SKY, unit="%"),),
             from_zero=True,
             greatest=100.0,
         ),
-        Lane(lines=(_device("temperature_celsius", "temperature °C", VERMILION, unit="°C"),)),
-        Lane(lines=(_device("power_watts", "power W", ORANGE, unit="W"),), from_zero=True),
+        LaneSpec(lines=(_device("temperature_celsius", "temperature °C", VERMILION, unit="°C"),)),
+        LaneSpec(lines=(_device("power_watts", "power W", ORANGE, unit="W"),), from_zero=True),
     ),
 )
 DEVICE_CPU: Final = Chart(
@@ -177,18 +183,18 @@ DEVICE_CPU: Final = Chart(
     title="CPU",
     unit="",
     lanes=(
-        Lane(
+        LaneSpec(
             lines=(
-                Line(
+                CurveSpec(
                     kind=HostSampled, field="host_cpu_percent", name="whole machine %", colour=PINK, unit="%"
                 ),
             ),
             from_zero=True,
             greatest=100.0,
         ),
-        Lane(
+        LaneSpec(
             lines=(
-                Line(
+                CurveSpec(
                     kind=HostSampled, field="process_cpu_percent", name="this process % of a core",
                     colour=ORANGE, unit="%",
                 ),

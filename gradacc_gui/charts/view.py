@@ -24,9 +24,9 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QFrame, QWidget
 
 from gradacc_gui.charts import ticks
+from gradacc_gui.charts.gestures import LEFT_PX, RIGHT_PX, GestureView
 from gradacc_gui.charts.lane import Lane
 from gradacc_gui.charts.overlay import Overlay, draw_overlay
-from gradacc_gui.charts.pointed import LEFT_PX, RIGHT_PX, PointedView
 from gradacc_gui.series import thin
 from gradacc_gui.store import Axis
 from gradacc_gui.theme import Theme, application_font, current_theme, mix
@@ -40,7 +40,7 @@ X_TICK_DISTANCE_PX: Final = 52
 LEAST_LINE_DISTANCE_PX: Final = 4
 LABEL_GAP_PX: Final = 14
 MANY_LINES: Final = 12
-"""With more N changes in sight, their lines are drawn faintly."""
+"""With more N changes visible, their lines are drawn faintly."""
 MARK_PX: Final = 7.0
 
 
@@ -55,7 +55,7 @@ class MarkLine:
         self.tip = tip
 
 
-class ChartView(PointedView):
+class ChartView(GestureView):
     """Lanes above one another, on one x-axis."""
 
     resized = Signal()

@@ -52,7 +52,7 @@ print("gradacc-qt:", qVersion(), pyqtgraph.__version__)
 """
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that was looked at."""
 
     what: str
@@ -63,7 +63,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 def doctor(arguments: argparse.Namespace) -> int:
     """Look at everything, print it, and give 0 when this machine can train, else 1."""
-    findings: list[Finding] = []
+    findings: list[CheckResult] = []
     for look in _looks(arguments.python or os.environ.get("GRADACC_PYTHON") or sys.executable):
         findings += look()
     if arguments.json:
@@ -76,7 +76,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     return int(any(finding.state == "bad" for finding in findings))
 
 
-def _looks(python: str) -> list[Callable[[], list[Finding]]]:
+def _looks(python: str) -> list[Callable[[], list[CheckResult]]]:
     return [
         _itself,
         lambda: _interpreter(python),
@@ -86,33 +86,35 @@ def _looks(python: str) -> list[Callable[[], list[Finding]]]:
     ]
 
 
-def _itself() -> list[Finding]:
+def _itself() -> list[CheckResult]:
     text = (
         f"{__version__} on Python {platform.python_version()}, {platform.platform()}, {os.cpu_count()} CPUs"
     )
-    return [Finding(what="gradacc", state="good", text=text)]
+    return [CheckResult(what="gradacc", state="good", text=text)]
 
 
-def _interpreter(python: str) -> list[Finding]:
+def _interpreter(python: str) -> list[CheckResult]:
     try:
         interpreter = probe(python).check()
     except InterpreterError as error:
-        return [Finding(what="Interpreter", state="bad", text=str(error))]
+        return [CheckResult(what="Interpreter", state="bad", text=str(error))]
     text = f"{interpreter.executable}, Python {interpreter.version_text}"
-    findings = [Finding(what="Interpreter", state="good", text=text)]
+    findings = [CheckResult(what="Interpreter", state="good", text=text)]
     missing = [
         need.package for need in interpreter.missing() if not overlay_target(interpreter, need).is_dir()
     ]
     if missing:
         text = f"it lacks {', '.join(missing)}; gradacc offers to install them at the first start"
-        findings.append(Finding(what="Packages", state="note", text=text))
+        findings.append(CheckResult(what="Packages", state="note", text=text))
     return [*findings, _torch(interpreter)]
 
 
-def _torch(interpreter: Interpreter) -> Finding:
+def _torch(interpreter: Interpreter) -> CheckResult:
     answer, why = _ask_python(interpreter.executable, _TORCH, "gradacc-torch:", cleaned_environment())
     if answer is None:
-        return Finding(what="torch", state="bad", text=f"{interpreter.torch_version} does not load: {why}")
+        return CheckResult(
+            what="torch", state="bad", text=f"{interpreter.torch_version} does not load: {why}"
+        )
     version, cuda, names, mps, bf16 = json.loads(answer)
     if names:
         text = f"{version}, CUDA {cuda}: {', '.join(names)}{'; bf16' if bf16 else ''}"
@@ -120,21 +122,21 @@ def _torch(interpreter: Interpreter) -> Finding:
         text = f"{version}: Apple GPU (mps)"
     else:
         text = f"{version}: CPU only" + (f" (built for CUDA {cuda}, but no GPU is usable)" if cuda else "")
-    return Finding(what="torch", state="good", text=text)
+    return CheckResult(what="torch", state="good", text=text)
 
 
-def _gpus() -> list[Finding]:
+def _gpus() -> list[CheckResult]:
     found = describe_devices()
     if found.problem is not None:
-        return [Finding(what="GPU readings", state="note", text=words.warning(found.problem))]
+        return [CheckResult(what="GPU readings", state="note", text=words.warning(found.problem))]
     if not found.cards:
-        return [Finding(what="GPU readings", state="note", text="the NVIDIA driver shows no card")]
+        return [CheckResult(what="GPU readings", state="note", text="the NVIDIA driver shows no card")]
     findings = []
     for card in found.cards:
         memory = f", {card.memory_total_bytes / 2**30:.0f} GiB" if card.memory_total_bytes else ""
         number = "hidden by CUDA_VISIBLE_DEVICES" if card.cuda_index is None else f"cuda:{card.cuda_index}"
         findings.append(
-            Finding(
+            CheckResult(
                 what="GPU readings",
                 state="good",
                 text=f"{card.name}{memory}, {number}, driver {found.driver_version}",
@@ -143,31 +145,31 @@ def _gpus() -> list[Finding]:
     return findings
 
 
-def _window() -> list[Finding]:
+def _window() -> list[CheckResult]:
     findings = []
     environment = dict(os.environ) | {"QT_QPA_PLATFORM": "offscreen"}
     answer, why = _ask_python(sys.executable, _QT, "gradacc-qt:", environment)
     if answer is None:
         text = f"the window cannot open: {why}. `gradacc run RECIPE` works without it"
-        findings.append(Finding(what="Qt", state="note", text=text))
+        findings.append(CheckResult(what="Qt", state="note", text=text))
     else:
         qt, plots = answer.split()
-        findings.append(Finding(what="Qt", state="good", text=f"{qt}, pyqtgraph {plots}"))
+        findings.append(CheckResult(what="Qt", state="good", text=f"{qt}, pyqtgraph {plots}"))
     findings.append(_display())
     return findings
 
 
-def _display() -> Finding:
+def _display() -> CheckResult:
     if sys.platform in ("win32", "darwin"):
-        return Finding(what="Display", state="good", text="the system's own")
+        return CheckResult(what="Display", state="good", text="the system's own")
     for name in ("WAYLAND_DISPLAY", "DISPLAY"):
         if os.environ.get(name):
-            return Finding(what="Display", state="good", text=f"{name}={os.environ[name]}")
+            return CheckResult(what="Display", state="good", text=f"{name}={os.environ[name]}")
     text = "none (neither DISPLAY nor WAYLAND_DISPLAY is set); `gradacc run RECIPE` works without one"
-    return Finding(what="Display", state="note", text=text)
+    return CheckResult(what="Display", state="note", text=text)
 
 
-def _home() -> list[Finding]:
+def _home() -> list[CheckResult]:
     folder = home()
     try:
         make_private(folder)
@@ -175,11 +177,11 @@ def _home() -> list[Finding]:
             pass
     except OSError as error:
         text = f"{folder} cannot be written: {error.strerror}. Set GRADACC_HOME to another folder"
-        return [Finding(what="Runs", state="bad", text=text)]
+        return [CheckResult(what="Runs", state="bad", text=text)]
     free = shutil.disk_usage(folder).free
     state: Literal["good", "note"] = "good" if free >= ENOUGH_BYTES else "note"
     hint = "" if free >= ENOUGH_BYTES else "; a few checkpoints may fill it"
-    return [Finding(what="Runs", state=state, text=f"{folder}, {free / 2**30:.1f} GiB free{hint}")]
+    return [CheckResult(what="Runs", state=state, text=f"{folder}, {free / 2**30:.1f} GiB free{hint}")]
 
 
 def _ask_python(python: str, code: str, mark: str, environment: dict[str, str]) -> tuple[str | None, str]:

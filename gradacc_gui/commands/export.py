@@ -23,7 +23,7 @@ from trainer_backend.published import Difference
 from trainer_backend.run_directory import find_run
 
 FACT_COLUMNS = ("seq", "attempt", "at", "type", "body")
-Kind: TypeAlias = type[Event] | type[Difference] | None
+TableSource: TypeAlias = type[Event] | type[Difference] | None
 """What a table holds a row of; None: facts."""
 
 
@@ -51,7 +51,7 @@ def export(arguments: argparse.Namespace) -> int:
         went_back = borders(reader)
         tables: dict[str, _Table] = {}
 
-        def table(name: str, kind: Kind) -> _Table:
+        def table(name: str, kind: TableSource) -> _Table:
             if name not in tables:
                 tables[name] = make(folder / f"{name}.{arguments.format}", kind)
                 stack.callback(tables[name].close)
@@ -91,7 +91,7 @@ def _published(entry: Difference) -> tuple[str | int, ...]:
     return (entry.path, entry.title, entry.published, entry.here, int(entry.same))
 
 
-def header(kind: Kind) -> tuple[str, ...]:
+def header(kind: TableSource) -> tuple[str, ...]:
     """Columns of an exported table."""
     if kind is None:
         return FACT_COLUMNS
@@ -101,7 +101,7 @@ def header(kind: Kind) -> tuple[str, ...]:
 class _Csv:
     """Unknown is empty; non-finite numbers are NaN, Infinity, -Infinity."""
 
-    def __init__(self, path: Path, kind: Kind) -> None:
+    def __init__(self, path: Path, kind: TableSource) -> None:
         self._file = path.open("x", encoding="utf-8", newline="")
         self._writer = csv.writer(self._file)
         self._writer.writerow(header(kind))
@@ -125,7 +125,7 @@ def _parquet() -> Any:  # noqa: ANN401 - the class below, made with an optional 
         message = "Parquet needs pyarrow: pip install pyarrow, or use --format csv."
         raise UsageError(message) from error
 
-    def schema(kind: Kind) -> Any:  # noqa: ANN401 - pyarrow's
+    def schema(kind: TableSource) -> Any:  # noqa: ANN401 - pyarrow's
         if kind is None:
             types = [pa.int64(), pa.int64(), pa.float64(), pa.string(), pa.string()]
             return pa.schema(list(zip(FACT_COLUMNS, types, strict=True)))
@@ -142,7 +142,7 @@ def _parquet() -> Any:  # noqa: ANN401 - the class below, made with an optional 
         return pa.schema([*fields, ("superseded", pa.int8())])
 
     class Parquet:
-        def __init__(self, path: Path, kind: Kind) -> None:
+        def __init__(self, path: Path, kind: TableSource) -> None:
             self._schema = schema(kind)
             self._writer = pq.ParquetWriter(path, self._schema)
 

@@ -16,7 +16,7 @@ EVERY_S: Final = 5.0
 """Between two lines of progress where there is no terminal."""
 
 
-class Progress:
+class ProgressPrinter:
     """Counts in samples, which N does not bend; a horizon that is not known is a bar without an end."""
 
     def __init__(self, run: RunDirectory) -> None:

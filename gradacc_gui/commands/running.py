@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gradacc_gui.commands.live_commands import print_answer
 from gradacc_gui.commands.looking import print_records
-from gradacc_gui.commands.ready import ready_interpreter
+from gradacc_gui.commands.verify import ready_interpreter
 from gradacc_gui.person import person
 from gradacc_gui.session.awake import Awake
 from gradacc_gui.session.following import POLL_S, Follower, ask, head
-from gradacc_gui.session.launch import Died, Launch, start
-from gradacc_gui.session.preparing import new_run
+from gradacc_gui.session.launch import Died, Launch, new_run, start
 from gradacc_gui.session.runs import RunState, delete_run, summarise
 from gradacc_gui.session.stopping import Act, Ladder, Rung, perform
 from trainer_backend.config_check import alternatives
@@ -35,7 +34,7 @@ from trainer_backend.wholeness import check_whole, has_checkpoints
 if TYPE_CHECKING:
     from tomlkit.toml_document import TOMLDocument
 
-    from gradacc_gui.commands.progress import Progress
+    from gradacc_gui.commands.progress import ProgressPrinter
 
 SAYS: Final = {
     Act.ASK: "Stopping after this window of micro-batches and a checkpoint. Again: stop now.",
@@ -143,7 +142,7 @@ class _Watch:
         self._ladder = Ladder()
         self._signals = 0
         self._stop_id = ""
-        self._progress: Progress | None = None
+        self._progress: ProgressPrinter | None = None
 
     @contextmanager
     def signals(self) -> Iterator[None]:
@@ -158,9 +157,9 @@ class _Watch:
     def until_it_ends(self, launch: Launch) -> int:
         """Follow the run; gives the command's exit code."""
         if not self._as_json:
-            from gradacc_gui.commands.progress import Progress  # noqa: PLC0415 - rich, for people alone
+            from gradacc_gui.commands.progress import ProgressPrinter  # noqa: PLC0415 - rich, for people alone
 
-            self._progress = Progress(self._run)
+            self._progress = ProgressPrinter(self._run)
         try:
             return self._watch(launch)
         finally:

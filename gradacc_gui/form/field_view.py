@@ -14,7 +14,7 @@ from gradacc_gui.form.editors import (
     line_of,
     set_names,
 )
-from gradacc_gui.recipe.arrangement import BLANKS, Choice, title_of
+from gradacc_gui.recipe.arrangement import BLANKS, Alternatives, title_of
 from gradacc_gui.recipe.field_specs import FieldSpec, text_of
 from gradacc_gui.theme import set_role, space
 from gradacc_gui.widgets.line_edit import LineEdit
@@ -154,7 +154,7 @@ class ChoiceView(FieldView):
     chosen = Signal(str)
     """The path that is counted now."""
 
-    def __init__(self, choice: Choice, specs: tuple[FieldSpec, ...]) -> None:
+    def __init__(self, choice: Alternatives, specs: tuple[FieldSpec, ...]) -> None:
         self.choice = choice
         self._specs = {spec.path: spec for spec in specs}
         self.counts = ComboBox(choice.paths, [tr(word) for word in choice.words])

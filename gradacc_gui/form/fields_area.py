@@ -12,8 +12,7 @@ from gradacc_gui.form.published_panel import PublishedPanel
 from gradacc_gui.form.section_panel import SectionPanel
 from gradacc_gui.recipe.arrangement import CHOICE_OF, PANELS, applies, fields_of
 from gradacc_gui.recipe.draft import PUBLISHED, Draft
-from gradacc_gui.recipe.estimate import in_steps, steps_for
-from gradacc_gui.recipe.factors import BATCH_PATH, N_PATH, SCHEDULE_PATH, Factors
+from gradacc_gui.recipe.estimate import BATCH_PATH, N_PATH, SCHEDULE_PATH, Factors, in_steps, steps_for
 from gradacc_gui.recipe.field_specs import ABSENT, FieldSpec, kind_spec
 from gradacc_gui.widgets.flow import PanelFlow
 from gradacc_gui.words import tr

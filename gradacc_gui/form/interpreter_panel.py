@@ -12,7 +12,7 @@ from PySide6.QtGui import QGuiApplication, QPaintEvent
 from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QStyle, QStyleOptionComboBox, QStylePainter
 
 from gradacc_gui.form.editors import ComboBox
-from gradacc_gui.form.recent import Memory
+from gradacc_gui.form.form_memory import FormMemory
 from gradacc_gui.session import interpreter as found
 from gradacc_gui.session.background import Background
 from gradacc_gui.session.interpreter import Install, Interpreter
@@ -24,7 +24,7 @@ from trainer_backend.kinds import KINDS
 
 BROWSE: Final = "browse"
 POLL_MS: Final = 40
-Answer: TypeAlias = tuple[Interpreter, list[Install]] | str
+ProbeAnswer: TypeAlias = tuple[Interpreter, list[Install]] | str
 """What a probe found and what must be installed first, or the sentence that says why it cannot train."""
 
 
@@ -52,11 +52,11 @@ class InterpreterPanel(Panel):
 
     changed = Signal()
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: FormMemory) -> None:
         super().__init__(tr("Runs with"))
         self._memory = memory
         self._background: Background | None = None
-        self._answers: dict[str, Answer] = {}
+        self._answers: dict[str, ProbeAnswer] = {}
         self._asking: set[str] = set()
         self._installing = ""
         self._timer = QTimer(self)
@@ -88,7 +88,7 @@ class InterpreterPanel(Panel):
         return self._chosen
 
     @property
-    def answer(self) -> Answer | None:
+    def answer(self) -> ProbeAnswer | None:
         """What is known of it; None while it is asked."""
         return self._answers.get(self._chosen)
 
@@ -165,7 +165,7 @@ class InterpreterPanel(Panel):
             self._background = Background()
         return self._background
 
-    def _know(self, path: str, answer: Answer) -> None:
+    def _know(self, path: str, answer: ProbeAnswer) -> None:
         self._asking.discard(path)
         self._answers[path] = answer
         if path == self._chosen:
@@ -209,7 +209,7 @@ class InterpreterPanel(Panel):
         )
         self._timer.start()
 
-    def _installed(self, path: str, answer: Answer) -> None:
+    def _installed(self, path: str, answer: ProbeAnswer) -> None:
         self._installing = ""
         self._asked_to_install = False
         self._know(path, answer)
@@ -264,7 +264,7 @@ class InterpreterPanel(Panel):
             self._background = None
 
 
-def _probe(path: str) -> Answer:
+def _probe(path: str) -> ProbeAnswer:
     modules = sorted({name for kind in KINDS.values() for name in kind.requires})
     try:
         known = found.probe(path, modules=modules)
@@ -273,7 +273,7 @@ def _probe(path: str) -> Answer:
         return str(error)
 
 
-def _install_and_probe(path: str, needed: list[Install]) -> Answer:
+def _install_and_probe(path: str, needed: list[Install]) -> ProbeAnswer:
     try:
         for install in needed:
             install.run()

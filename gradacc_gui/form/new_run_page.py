@@ -10,17 +10,16 @@ from PySide6.QtCore import Qt, QTimer, Signal, SignalInstance
 from PySide6.QtGui import QDragEnterEvent, QDropEvent, QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QScrollArea, QVBoxLayout, QWidget
 
-from gradacc_gui.form.data_looker import DataLooker
+from gradacc_gui.form.bars import RecipeBar, StartBar
+from gradacc_gui.form.data_inspection import DataInspection
 from gradacc_gui.form.fields_area import FieldsArea
+from gradacc_gui.form.form_memory import FormMemory
 from gradacc_gui.form.interpreter_panel import InterpreterPanel
-from gradacc_gui.form.recent import Memory
-from gradacc_gui.form.recipe_bar import RecipeBar
-from gradacc_gui.form.recipe_desk import RecipeDesk
-from gradacc_gui.form.start_bar import StartBar
+from gradacc_gui.form.open_recipe import OpenRecipe
 from gradacc_gui.form.this_run import ThisRunPanel
 from gradacc_gui.recipe.arrangement import CHOICE_OF, switches
 from gradacc_gui.recipe.draft import PUBLISHED, Draft
-from gradacc_gui.recipe.factors import Factors, converted
+from gradacc_gui.recipe.estimate import Factors, converted
 from gradacc_gui.theme import space
 from gradacc_gui.widgets.parts import Notice, button
 from gradacc_gui.words import tr
@@ -49,14 +48,14 @@ class FormPage(QWidget):
         self.setObjectName("page")
         self.setAcceptDrops(True)
         self.setMinimumSize(320, 200)  # the two columns' own minimum would never let it become one column
-        self.memory = Memory()
-        self.desk = RecipeDesk(self.memory)
+        self.memory = FormMemory()
+        self.recipe = OpenRecipe(self.memory)
         self._config: RunConfig | None = None
         self._faults: dict[str, str] = {}
         self._narrow: bool | None = None
         self._build()
         self._connect()
-        self.desk.restore()
+        self.recipe.restore()
         self._show()
 
     # ------------------------------------------------------------------ building
@@ -65,12 +64,12 @@ class FormPage(QWidget):
         self.bar = RecipeBar(self.memory)
         self.notice = Notice()
         self.trouble = Notice("notice-bad")
-        self.undo = button(tr("Bring them back"), clicked=self.desk.bring_back)
+        self.undo = button(tr("Bring them back"), clicked=self.recipe.bring_back)
         self.notice.buttons.addWidget(self.undo)
         self.fields = FieldsArea()
         self.this_run = ThisRunPanel()
         self.interpreter = InterpreterPanel(self.memory)
-        self.data = DataLooker()
+        self.data = DataInspection()
         self._side_panels: list[QWidget] = [self.this_run, self.interpreter]
         self.start_bar = StartBar()
         self._content = _page()
@@ -109,18 +108,18 @@ class FormPage(QWidget):
         self._keep_timer = QTimer(self)
         self._keep_timer.setSingleShot(True)
         self._keep_timer.setInterval(KEEP_DRAFT_MS)
-        self._keep_timer.timeout.connect(self.desk.keep)
-        self.desk.replaced.connect(self._replaced)
-        self.desk.refused.connect(self.trouble.say)
-        self.desk.noticed.connect(self._noticed)
+        self._keep_timer.timeout.connect(self.recipe.keep)
+        self.recipe.replaced.connect(self._replaced)
+        self.recipe.refused.connect(self.trouble.say)
+        self.recipe.noticed.connect(self._noticed)
         self.fields.edited.connect(self._edited)
         self.fields.chosen.connect(self._chosen)
         self.fields.kind_chosen.connect(self._kind_chosen)
-        self.bar.open_requested.connect(self.desk.open)
-        self.bar.import_requested.connect(self.desk.bring_over)
-        self.bar.aside_requested.connect(self.desk.bring_back)
+        self.bar.open_requested.connect(self.recipe.open)
+        self.bar.import_requested.connect(self.recipe.bring_over)
+        self.bar.aside_requested.connect(self.recipe.bring_back)
         self.bar.save_requested.connect(self._save)
-        self.bar.save_as_requested.connect(self.desk.save)
+        self.bar.save_as_requested.connect(self.recipe.save)
         self.interpreter.changed.connect(self._refresh)
         self.data.changed.connect(self._refresh)
         self.start_bar.look_clicked.connect(self.look)
@@ -168,7 +167,7 @@ class FormPage(QWidget):
     def _keep_now(self) -> None:
         if self._keep_timer.isActive():
             self._keep_timer.stop()
-            self.desk.keep()
+            self.recipe.keep()
 
     def shut_down(self) -> None:
         """Keep what was typed and end the worker; for a window that closes."""
@@ -265,18 +264,18 @@ class FormPage(QWidget):
     @property
     def draft(self) -> Draft:
         """What stands in the form."""
-        return self.desk.draft
+        return self.recipe.draft
 
     def set_recipe(self, path: Path) -> bool:
         """Open a recipe file. One that is not right leaves the form as it is and says why: False."""
-        return self.desk.open(path)
+        return self.recipe.open(path)
 
     def set_config_text(self, text: str, *, folder: Path | None = None, name: str = "") -> bool:
         """Show a recipe's text, of an earlier run say; `name` is what it is called in the sentences."""
-        return self.desk.open_text(text, folder=folder, name=name)
+        return self.recipe.open_text(text, folder=folder, name=name)
 
     def _show(self) -> None:
-        """Show the draft that is on the desk."""
+        """Show the draft that is in the form."""
         self.fields.show_draft(self.draft)
         self.interpreter.offer(self.draft.folder)
         self._refresh()
@@ -291,11 +290,11 @@ class FormPage(QWidget):
         self.notice.say(sentence)
 
     def _save(self) -> None:
-        path = self.desk.own_path
+        path = self.recipe.own_path
         if path is None:
             self.bar.ask_where_to_save()
         else:
-            self.desk.save(path)
+            self.recipe.save(path)
 
     # ------------------------------------------------------------------ drag and drop
 

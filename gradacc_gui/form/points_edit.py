@@ -8,9 +8,8 @@ from collections.abc import Callable
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QGridLayout, QToolButton, QVBoxLayout, QWidget
 
-from gradacc_gui.recipe.field_specs import FieldSpec
+from gradacc_gui.recipe.field_specs import FieldSpec, TextRow, rows_of, text_of_rows
 from gradacc_gui.recipe.points import wrong_cells
-from gradacc_gui.recipe.rows import Row, rows_of, text_of_rows
 from gradacc_gui.theme import space
 from gradacc_gui.widgets.line_edit import CloseButton, LineEdit, clean
 from gradacc_gui.widgets.parts import button, label
@@ -46,7 +45,7 @@ class PointsEdit(QWidget):
 
     # ------------------------------------------------------------------ what it says
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[TextRow]:
         """What stands in each row, empty ones too."""
         return [row.texts() for row in self._rows]
 
@@ -150,10 +149,10 @@ class _Row:
         self.remove = CloseButton(28, tr("Remove this row"))
         self.remove.clicked.connect(lambda: remove(self))
 
-    def texts(self) -> Row:
+    def texts(self) -> TextRow:
         return tuple(clean(cell.text()) for cell in self.cells)
 
-    def show_texts(self, texts: Row) -> None:
+    def show_texts(self, texts: TextRow) -> None:
         for cell, text in zip(self.cells, texts, strict=True):
             cell.set_text(text)
 

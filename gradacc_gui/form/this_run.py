@@ -7,7 +7,7 @@ from PySide6.QtWidgets import QGridLayout, QLabel
 
 from gradacc_gui.recipe import estimate
 from gradacc_gui.recipe.draft import Draft
-from gradacc_gui.recipe.factors import BATCH_PATH, MICRO_PATH, N_PATH, Factors
+from gradacc_gui.recipe.estimate import BATCH_PATH, MICRO_PATH, N_PATH, Factors
 from gradacc_gui.recipe.published_rules import effective_batch_of
 from gradacc_gui.run.numbers import DASH, short
 from gradacc_gui.theme import set_role, space

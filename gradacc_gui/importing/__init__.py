@@ -1,6 +1,6 @@
 """Recipes from what people have: configurations of other trainers, with an account of every key."""
 
-from gradacc_gui.importing.account import Imported, Line
+from gradacc_gui.importing.account import Imported, KeyOutcome
 from gradacc_gui.importing.detection import FORMATS, import_config
 
-__all__ = ["FORMATS", "Imported", "Line", "import_config"]
+__all__ = ["FORMATS", "Imported", "KeyOutcome", "import_config"]

@@ -16,7 +16,7 @@ STAND_INS: Final = {"task.model": "path/to/model", "data.path": "path/to/data.js
 Outcome = Literal["taken", "translated", "left out"]
 
 
-class Line(msgspec.Struct, frozen=True):
+class KeyOutcome(msgspec.Struct, frozen=True):
     """One key of the file."""
 
     key: str
@@ -33,7 +33,7 @@ class Imported(msgspec.Struct, frozen=True):
     source: str
     """Which trainer's format it was."""
     tables: dict[str, dict[str, Any]]
-    lines: tuple[Line, ...]
+    lines: tuple[KeyOutcome, ...]
 
     def recipe_text(self) -> str:
         """The recipe as TOML, with the account as comments."""
@@ -64,7 +64,7 @@ class Imported(msgspec.Struct, frozen=True):
         return "; ".join(notes).replace("\n", " ")
 
 
-def words_of(line: Line) -> str:
+def words_of(line: KeyOutcome) -> str:
     """One line of the account, for people."""
     where = f" -> {line.recipe_key}" if line.recipe_key else ""
     note = f" ({line.note})" if line.note else ""
@@ -77,7 +77,7 @@ class Account:
     def __init__(self, given: dict[str, Any]) -> None:
         self._given = given
         self._values: dict[str, Any] = {}
-        self._lines: list[Line] = []
+        self._lines: list[KeyOutcome] = []
         self._done: set[str] = set()
 
     def get(self, key: str, default: Any = None) -> Any:  # noqa: ANN401 - YAML
@@ -153,19 +153,19 @@ class Account:
         self._values[recipe_key] = value
         outcome: Outcome = "taken" if same and not note else "translated"
         if key in self._given:
-            self._note(Line(key, self._given[key], outcome, recipe_key, note))
+            self._note(KeyOutcome(key, self._given[key], outcome, recipe_key, note))
 
     def leave(self, key: str, note: str = "") -> None:
         """Say that a key was left out, when the file has it."""
         if key in self._given and key not in self._done:
-            self._note(Line(key, self._given[key], "left out", "", note))
+            self._note(KeyOutcome(key, self._given[key], "left out", "", note))
 
     def settled(self, key: str, note: str) -> None:
         """A key that holds here without a setting of its own."""
         if key in self._given and key not in self._done:
-            self._note(Line(key, self._given[key], "translated", "", note))
+            self._note(KeyOutcome(key, self._given[key], "translated", "", note))
 
-    def _note(self, line: Line) -> None:
+    def _note(self, line: KeyOutcome) -> None:
         self._done.add(line.key)
         self._lines.append(line)
 

@@ -14,7 +14,7 @@ import msgspec
 from gradacc_gui.recipe.field_specs import FieldSpec, all_specs
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class Alternatives(msgspec.Struct, frozen=True, kw_only=True):
     """Fields of which a recipe has one: shown as one number with a choice of what it counts."""
 
     key: str
@@ -26,21 +26,21 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 CHOICES: Final = (
-    Choice(
+    Alternatives(
         key="length",
         title="Length",
         help="How long the run trains.",
         paths=("run.max_optimizer_steps", "run.max_samples", "run.epochs"),
         words=("optimizer steps", "samples", "epochs"),
     ),
-    Choice(
+    Alternatives(
         key="accumulation",
         title="Accumulation",
         help="",
         paths=("accumulation.gradient_accumulation_steps", "accumulation.effective_batch_size"),
         words=("steps N", "effective batch"),
     ),
-    Choice(
+    Alternatives(
         key="checkpoint",
         title="Checkpoint every",
         help="Empty: only at a stop and at the end.",
@@ -48,7 +48,7 @@ CHOICES: Final = (
         words=("minutes", "samples"),
     ),
 )
-CHOICE_OF: Final[Mapping[str, Choice]] = {path: choice for choice in CHOICES for path in choice.paths}
+CHOICE_OF: Final[Mapping[str, Alternatives]] = {path: choice for choice in CHOICES for path in choice.paths}
 
 
 class Arrangement(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """What lies where the recipe's data are said to be: there at all, how many files, how many bytes. No Qt.
 
-A look at a large folder takes time: not for the GUI thread. It ends early where there is very much.
+Inspecting a large folder takes time: not for the GUI thread. It ends early where there is very much.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ LIBRARY_LEFT_OUT: Final = frozenset(
 """Folders of the standard library that the language model does not read."""
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """Which paths to look at, and how."""
+class DataQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """Which paths to inspect, and how."""
 
     kind: str
     folder: str
@@ -40,17 +40,17 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     held_out: float = 0.0
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class DataFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What was found."""
 
     notes: dict[str, str] = {}
     """A few words for a field: "740 files, 12.2 MB"."""
     faults: dict[str, str] = {}
-    """A sentence for a field that needs a look."""
+    """A sentence for a field with a fault."""
     samples_an_epoch: int | None = None
 
 
-def look(question: Question) -> Facts:
+def inspect_data(question: DataQuestion) -> DataFacts:
     """Look at every path."""
     notes: dict[str, str] = {}
     faults: dict[str, str] = {}
@@ -63,7 +63,7 @@ def look(question: Question) -> Facts:
             faults[field] = tr("There is no such file or folder: {path}. Check the path.").format(path=root)
         elif root is not None and root.is_dir() and not any(_files(root, ("*",), frozenset())):
             faults[field] = tr("The folder is empty: {path}. Choose another.").format(path=root)
-    return Facts(notes=notes, faults=faults, samples_an_epoch=samples)
+    return DataFacts(notes=notes, faults=faults, samples_an_epoch=samples)
 
 
 def _exists(path: Path) -> bool:
@@ -74,7 +74,7 @@ def _exists(path: Path) -> bool:
 
 
 def _look_at_text(
-    question: Question, field: str, root: Path | None, notes: dict[str, str], faults: dict[str, str]
+    question: DataQuestion, field: str, root: Path | None, notes: dict[str, str], faults: dict[str, str]
 ) -> int | None:
     """Text of the byte-level language model; gives the samples of an epoch, about."""
     if root is not None and not _exists(root):
@@ -100,7 +100,7 @@ def _look_at_text(
     return int(train_bytes // question.context_length) if whole and question.context_length else None
 
 
-def _text_files(question: Question, root: Path | None) -> Iterator[Path]:
+def _text_files(question: DataQuestion, root: Path | None) -> Iterator[Path]:
     if root is None:
         return _files(Path(sysconfig.get_path("stdlib")), ("*.py",), LIBRARY_LEFT_OUT)
     if root.is_file():

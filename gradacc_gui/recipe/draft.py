@@ -16,7 +16,7 @@ import tomlkit
 from tomlkit.items import Table, Trivia
 from tomlkit.toml_document import TOMLDocument
 
-from gradacc_gui.recipe.arrangement import CHOICE_OF, CHOICES, Choice
+from gradacc_gui.recipe.arrangement import CHOICE_OF, CHOICES, Alternatives
 from gradacc_gui.recipe.field_specs import (
     ABSENT,
     FieldSpec,
@@ -91,11 +91,11 @@ class Draft:
         else:
             self._texts[key] = text
 
-    def chosen(self, choice: Choice) -> str:
+    def chosen(self, choice: Alternatives) -> str:
         """Which of the fields that exclude each other is used."""
         return self._chosen[choice.key]
 
-    def choose(self, choice: Choice, path: str) -> None:
+    def choose(self, choice: Alternatives, path: str) -> None:
         """Use another of them; its text is what was last typed for it, or "" the first time."""
         if path not in choice.paths:
             message = f"{path} is none of {choice.paths}"
@@ -313,7 +313,7 @@ class Draft:
             return str(written[spec.name].as_string())
         return text_of(spec, table[spec.name])
 
-    def _base_choice(self, choice: Choice) -> str:
+    def _base_choice(self, choice: Alternatives) -> str:
         for path in choice.paths:
             section, _, name = path.partition(".")
             if name in self._base.get(section, {}):

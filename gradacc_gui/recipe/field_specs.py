@@ -10,13 +10,13 @@ import functools
 import re
 import tomllib
 import typing
+from collections.abc import Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 import tomlkit
 from msgspec import inspect
 
-from gradacc_gui.recipe.rows import rows_of, text_of_rows
 from trainer_backend.config import KINDS, Section
 from trainer_backend.config_check import bare, fields, metadata, section_types
 from trainer_backend.published import number_text
@@ -305,3 +305,22 @@ def toml_fault(text: str) -> str:
     except RecursionError:
         return "Not valid TOML: nested too deep."
     return ""
+
+
+TextRow: TypeAlias = tuple[str, ...]
+
+
+def rows_of(text: str, columns: int) -> list[TextRow]:
+    """The cells of each row that is not empty. "1,000" is one cell: what separates ends in a blank."""
+    rows = []
+    for part in re.split(r",\s+", text):
+        cells = [cell.strip() for cell in re.split(r":\s+", part, maxsplit=columns - 1)]
+        if any(cells):
+            rows.append(tuple([*cells, *[""] * columns][:columns]))
+    return rows
+
+
+def text_of_rows(rows: Sequence[TextRow]) -> str:
+    """The same as text; what separates rows and cells there cannot stand inside a cell."""
+    cells = [[re.sub(r"([,:])(\s+|$)", r"\1", cell.strip()) for cell in row] for row in rows]
+    return ", ".join(": ".join(row) for row in cells if any(row))

@@ -10,8 +10,7 @@ import tomlkit
 from tomlkit.items import AoT, Array
 from tomlkit.toml_document import TOMLDocument
 
-from gradacc_gui.recipe.field_specs import FieldSpec, value_of
-from gradacc_gui.recipe.rows import Row, rows_of
+from gradacc_gui.recipe.field_specs import FieldSpec, TextRow, rows_of, value_of
 from gradacc_gui.words import tr
 from trainer_backend.config import AccumulationSection
 from trainer_backend.config_check import check_value, fields
@@ -22,8 +21,8 @@ _RIGHT: Final = {"from_sample": 0, "steps": 1}
 """A point that is right, to hold a single cell to the recipe's bounds in."""
 
 
-def wrong_cells(spec: FieldSpec, rows: Sequence[Row]) -> list[tuple[int, int]]:
-    """Row and column of each cell that needs a look; an empty row says nothing and is right."""
+def wrong_cells(spec: FieldSpec, rows: Sequence[TextRow]) -> list[tuple[int, int]]:
+    """Row and column of each cell that is wrong; an empty row is right."""
     wrong = []
     last = -1
     for place, row in enumerate(rows):

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias
 
-Rule: TypeAlias = Literal["none", "sqrt", "linear"]
-RULES: Final[Mapping[Rule, str]] = {
+PublishedRule: TypeAlias = Literal["none", "sqrt", "linear"]
+RULES: Final[Mapping[PublishedRule, str]] = {
     "linear": "linear: × κ",
     "sqrt": "square root: × √κ",
     "none": "none: as published",
@@ -44,7 +44,7 @@ def _positive(value: Any) -> float | None:  # noqa: ANN401 - plain data
     return value if fits else None
 
 
-def scaled(learning_rate: float, kappa: float, rule: Rule) -> float:
+def scaled(learning_rate: float, kappa: float, rule: PublishedRule) -> float:
     """A learning rate carried to an effective batch κ times as large; four significant figures."""
     factor = {"none": 1.0, "sqrt": math.sqrt(kappa), "linear": kappa}[rule]
     return float(f"{learning_rate * factor:.4g}")

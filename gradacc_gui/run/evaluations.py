@@ -1,7 +1,9 @@
-"""A run's evaluations with what they measured and made for people to look at, by step. No Qt."""
+"""A run's evaluations by step: what they measured and made, and how a table of theirs is tinted. No Qt."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -12,7 +14,7 @@ from trainer_backend.protocol import ArtifactSaved, EvaluationMeasured, Record, 
 MATTERS: Final = (ArtifactSaved, RolledBack, RunStarted)
 
 
-class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+class StepResults(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be seen of one step."""
 
     step: int
@@ -43,7 +45,7 @@ class Evaluations:
         self._records.extend(sorted([*rows, *made], key=lambda record: record.seq))
         return bool(rows) or any(isinstance(record.event, MATTERS) for record in new)
 
-    def visible(self) -> list[Evaluation]:
+    def visible(self) -> list[StepResults]:
         """Oldest first. A step that was evaluated again shows what is newest of each file."""
         measured: dict[int, EvaluationMeasured] = {}
         artifacts: dict[int, dict[str, ArtifactSaved]] = {}
@@ -61,7 +63,7 @@ class Evaluations:
                 case _:
                     pass
         return [
-            Evaluation(
+            StepResults(
                 step=step,
                 at=at[step],
                 measured=measured.get(step),
@@ -69,3 +71,42 @@ class Evaluations:
             )
             for step in sorted(at)
         ]
+
+
+def number(cell: str) -> float | None:
+    """A cell's finite value; None for text."""
+    try:
+        value = float(cell)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def is_matrix(header: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Whether rows and columns bear the same names, as a confusion matrix's do."""
+    return len(header) > 1 and tuple(row[0] for row in rows) == tuple(header[1:])
+
+
+def shares(header: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[tuple[float | None, ...], ...]:
+    """0 … 1 for each cell by its value, None for text. A matrix has one scale, other tables one a column."""
+    if is_matrix(header, rows):  # the first column has the classes' names, be they numbers
+        values = [[number(cell) for cell in row[1:]] for row in rows]
+        low, span = _scale([0.0, *(value for row in values for value in row if value is not None)])
+        return tuple((None, *(_share(value, low, span) for value in row)) for row in values)
+    columns = []
+    for column in zip(*rows, strict=True):
+        found = [number(cell) for cell in column]
+        low, span = _scale([value for value in found if value is not None])
+        columns.append([_share(value, low, span) for value in found])
+    return tuple(zip(*columns, strict=True))
+
+
+def _scale(known: Sequence[float]) -> tuple[float, float]:
+    """The least value, and how far the greatest lies above it."""
+    return (min(known), max(known) - min(known)) if known else (0.0, 0.0)
+
+
+def _share(value: float | None, low: float, span: float) -> float | None:
+    if value is None:
+        return None
+    return (value - low) / span if 0 < span < math.inf else 0.0

@@ -7,7 +7,7 @@ import time
 import msgspec
 
 from gradacc_gui import words
-from gradacc_gui.derive import Headline, Progress, headline, progress_of
+from gradacc_gui.derive import Headline, RunProgress, headline, progress_of
 from gradacc_gui.derive import left_s as seconds_left
 from gradacc_gui.run.attachment import Attachment
 from gradacc_gui.run.header_state import HeaderState
@@ -54,7 +54,7 @@ def asked_factors(run: Attachment) -> tuple[int | None, int | None, int | None]:
     return asked.micro_batch_size, run.config.accumulation_steps, run.config.run.devices
 
 
-def progress_with_epochs(run: Attachment, told: Headline) -> Progress:
+def progress_with_epochs(run: Attachment, told: Headline) -> RunProgress:
     """How far the run is; a run told to end after so many epochs ends at so many samples."""
     started, config = run.store.started, run.config
     if told.progress.last_step is not None or started is None or config is None:

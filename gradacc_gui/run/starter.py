@@ -9,8 +9,7 @@ from typing import Final
 import msgspec
 
 from gradacc_gui.session.interpreter import Install, Interpreter, installs, probe
-from gradacc_gui.session.launch import START_MARK, Launch, start
-from gradacc_gui.session.preparing import preflight
+from gradacc_gui.session.launch import START_MARK, Launch, preflight, start
 from trainer_backend.recipe import (
     Recipe,
     RecipeError,
@@ -24,20 +23,20 @@ from trainer_backend.run_directory import RunDirectory
 HEAD_BYTES: Final = 4096
 
 
-class Prepared(msgspec.Struct, frozen=True):
+class ReadyInterpreter(msgspec.Struct, frozen=True):
     """An interpreter that can train, once these are installed."""
 
     interpreter: Interpreter
     installs: tuple[Install, ...]
 
 
-def prepare(python: str) -> Prepared:
+def prepare(python: str) -> ReadyInterpreter:
     """Ask an interpreter what it has; empty is gradacc's own. Raises InterpreterError. Waits."""
     found = probe(python or sys.executable)
-    return Prepared(found, tuple(installs(found)))
+    return ReadyInterpreter(found, tuple(installs(found)))
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A new run that a person asked for, or (`run`) an old one to go on with."""
 
     text: str = ""
@@ -53,33 +52,33 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         return self.run.id if self.run is not None else self.name
 
 
-def recipe_of(wish: Wish) -> Recipe:
+def recipe_of(request: StartRequest) -> Recipe:
     """The recipe of a new run. Raises UsageError with every problem."""
-    where = wish.recipe_path or wish.name or "recipe"
-    return recipe_from_document(parse_document(wish.text, where), folder=Path(wish.folder), where=where)
+    where = request.recipe_path or request.name or "recipe"
+    return recipe_from_document(parse_document(request.text, where), folder=Path(request.folder), where=where)
 
 
-def begin(wish: Wish, prepared: Prepared) -> Launch:
+def begin(request: StartRequest, prepared: ReadyInterpreter) -> Launch:
     """Install what is missing, make the run's directory, start the trainer. Raises GradaccError. Waits."""
-    recipe = recipe_of(wish) if wish.run is None else None
+    recipe = recipe_of(request) if request.run is None else None
     if recipe is not None and (problems := preflight(recipe)):
-        raise RecipeError(wish.name or "recipe", problems)
+        raise RecipeError(request.name or "recipe", problems)
     for install in prepared.installs:
         install.run()
-    run = wish.run
+    run = request.run
     if run is None:
         assert recipe is not None
-        text = text_for_run(recipe, recipe_path=wish.recipe_path)
-        run = RunDirectory.create(text, name=wish.name or recipe.config.run.name or "run")
-    return start(run, prepared.interpreter, from_step=wish.from_step)
+        text = text_for_run(recipe, recipe_path=request.recipe_path)
+        run = RunDirectory.create(text, name=request.name or recipe.config.run.name or "run")
+    return start(run, prepared.interpreter, from_step=request.from_step)
 
 
-def wish_of_recipe(path: Path) -> Wish:
+def request_for_recipe(path: Path) -> StartRequest:
     """A recipe file as it stands. Raises UsageError when it cannot be read."""
     from trainer_backend.recipe import load_recipe, name_in  # noqa: PLC0415 - tomlkit, only when needed
 
     load_recipe(path)
-    return Wish(
+    return StartRequest(
         text=path.read_text("utf-8-sig"),
         folder=str(path.absolute().parent),
         name=name_in(path) or default_name(path),

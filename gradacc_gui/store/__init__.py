@@ -1,6 +1,6 @@
 """A run's data as the window reads it: rows, history, facts and state. No Qt."""
 
-from gradacc_gui.store.clock import AXES, AXIS_COLUMN, Axis, Position, View
+from gradacc_gui.store.clock import AXES, AXIS_COLUMN, Axis, RunPosition, View
 from gradacc_gui.store.markers import AttemptBegin, LostRange, NChange
 from gradacc_gui.store.run_store import RunStore
 from gradacc_gui.store.state import RunState
@@ -12,7 +12,7 @@ __all__ = [
     "Axis",
     "LostRange",
     "NChange",
-    "Position",
+    "RunPosition",
     "RunState",
     "RunStore",
     "View",

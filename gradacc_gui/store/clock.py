@@ -7,9 +7,9 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-Floats: TypeAlias = npt.NDArray[np.float64]
+from gradacc_gui.series import Floats
+
 Axis: TypeAlias = Literal["steps", "samples", "tokens", "time"]
 AXES: Final[tuple[Axis, ...]] = ("steps", "samples", "tokens", "time")
 AXIS_COLUMN: Final[dict[Axis, str]] = {
@@ -21,7 +21,7 @@ AXIS_COLUMN: Final[dict[Axis, str]] = {
 """The column that places a row on an x-axis."""
 
 
-class Position(msgspec.Struct, frozen=True, kw_only=True):
+class RunPosition(msgspec.Struct, frozen=True, kw_only=True):
     """A place on all four x-axes."""
 
     steps: float = 0.0

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from gradacc_gui.series import Items, concatenate
-
-Floats: TypeAlias = npt.NDArray[np.float64]
+from gradacc_gui.series import Floats, Groups, concatenate
 
 MISSING_BITS: Final = 0x7FF8_0000_0000_0ACC
 MISSING: Final[float] = struct.unpack("<d", MISSING_BITS.to_bytes(8, "little"))[0]
@@ -80,22 +78,22 @@ def merge_summaries(summary: Floats, by: int) -> Floats:
     return result
 
 
-def items_from_rows(x: Floats, y: Floats) -> Items:
+def items_from_rows(x: Floats, y: Floats) -> Groups:
     """Single rows, as what charts decimate."""
     finite = np.isfinite(y)
     if finite.all():
         nothing = np.zeros(len(y), dtype=np.bool_)
-        return Items(x, y, y, y, np.ones(len(y)), nothing, nothing, nothing)
+        return Groups(x, y, y, y, np.ones(len(y)), nothing, nothing, nothing)
     known = np.where(finite, y, np.nan)
     nan = np.isnan(y) & ~is_missing(y)
-    return Items(
+    return Groups(
         x, known, known, np.where(finite, y, 0.0), finite.astype(np.float64), nan, y == np.inf, y == -np.inf
     )
 
 
-def items_from_summary(x: Floats, summary: Floats) -> Items:
+def items_from_summary(x: Floats, summary: Floats) -> Groups:
     """Summaries (7, n), as what charts decimate."""
-    return Items(
+    return Groups(
         x, summary[LO], summary[HI], summary[TOTAL], summary[COUNT],
         summary[NAN] > 0, summary[POSINF] > 0, summary[NEGINF] > 0,
     )  # fmt: skip
@@ -207,7 +205,7 @@ class Track:
             place -= chunk.rows
         return x
 
-    def items(self, x_name: str, name: str, x0: float, x1: float, limit: int) -> Items:
+    def items(self, x_name: str, name: str, x0: float, x1: float, limit: int) -> Groups:
         """Rows with x0 ≤ x ≤ x1 and one neighbour on each side; blocks of 64 when there are over `limit`."""
         x_index, index = self.index[x_name], self.index[name]
         bounds = [self._bounds(place, x_index, x0, x1) for place in range(len(self.chunks))]
@@ -236,7 +234,7 @@ class Track:
         return max(0, begin - 1), min(chunk.rows, end + 1)
 
 
-def _blocks(chunk: Chunk, x_index: int, index: int, begin: int, end: int) -> list[Items]:
+def _blocks(chunk: Chunk, x_index: int, index: int, begin: int, end: int) -> list[Groups]:
     """Rows begin … end: single ones up to the first whole block, blocks, single ones after the last."""
     first, last = -(-begin // BLOCK), end // BLOCK
     if first >= last:

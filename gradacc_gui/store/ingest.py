@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from gradacc_gui.store.clock import Clock, Position
+from gradacc_gui.series import Floats
+from gradacc_gui.store.clock import Clock, RunPosition
 from gradacc_gui.store.columns import Track, column
 from trainer_backend.journal import numeric_fields
 from trainer_backend.protocol import (
@@ -18,7 +18,6 @@ from trainer_backend.protocol import (
     MicroBatchMeasured,
 )
 
-Floats: TypeAlias = npt.NDArray[np.float64]
 PLACELESS: Final = (DeviceSampled, HostSampled)
 UNUSED: Final[dict[type[Event], set[str]]] = {
     MicroBatchMeasured: {"samples", "tokens", "weight", "gradient_norm"}
@@ -58,7 +57,7 @@ class Placer:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.position = Position()
+        self.position = RunPosition()
         self.accumulation_steps = 1
         """N in force."""
 
@@ -84,7 +83,7 @@ class Placer:
         step, index = block[2 + names.index("step")], block[2 + names.index("index")]
         steps = step - 1 + np.minimum(1.0, (index + 1) / self.accumulation_steps)
         active = np.maximum.accumulate(np.maximum(self.clock.active(block[1]), self.position.time))
-        self.position = Position(
+        self.position = RunPosition(
             steps=float(steps[-1]),
             samples=float(block[2 + names.index("samples_seen"), -1]),
             tokens=float(block[2 + names.index("tokens_seen"), -1]),
@@ -92,7 +91,7 @@ class Placer:
         )
         return np.vstack((block, steps, active))
 
-    def _placeless(self, block: Floats, micro: Floats | None, before: Position) -> Floats:
+    def _placeless(self, block: Floats, micro: Floats | None, before: RunPosition) -> Floats:
         """Samples of memory and power stand where the newest micro-batch before them stands."""
         active = np.maximum.accumulate(np.maximum(self.clock.active(block[1]), before.time))
         if micro is None:

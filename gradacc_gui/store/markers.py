@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gradacc_gui.store.clock import Position
+from gradacc_gui.store.clock import RunPosition
 from trainer_backend.protocol import Scalar
 
 
@@ -16,7 +16,7 @@ class NChange(msgspec.Struct, frozen=True, kw_only=True):
     before: int
     after: int
     asked_by: str
-    place: Position
+    place: RunPosition
     """The border between the windows."""
 
 
@@ -25,15 +25,15 @@ class AttemptBegin(msgspec.Struct, frozen=True, kw_only=True):
 
     seq: int
     attempt: int
-    place: Position
+    place: RunPosition
 
 
 class LostRange(msgspec.Struct, frozen=True, kw_only=True):
     """Measurements between two places could not be kept."""
 
     seq: int
-    begin: Position
-    end: Position
+    begin: RunPosition
+    end: RunPosition
 
 
 class SettingLevel(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ class SettingLevel(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     key: str
     value: Scalar
-    place: Position
+    place: RunPosition
 
 
 class Markers:

@@ -8,12 +8,11 @@ on their own (`Detail`) and shown in place of the coarse ones.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from gradacc_gui.series import NO_ITEMS, Items, concatenate
+from gradacc_gui.series import NO_ITEMS, Floats, Groups, concatenate
 from gradacc_gui.store.clock import AXES, AXIS_COLUMN, Axis, View
 from gradacc_gui.store.columns import (
     BLOCK,
@@ -31,8 +30,6 @@ from trainer_backend.protocol import (
     MicroBatchMeasured,
     OptimizerStepMeasured,
 )
-
-Floats: TypeAlias = npt.NDArray[np.float64]
 
 CHARTED: Final[dict[type[Event], tuple[str, ...]]] = {
     MicroBatchMeasured: ("loss",),
@@ -134,7 +131,7 @@ class Past:
         )
         return Past.joined([pairs, self.cut(even, len(self))])
 
-    def items(self, axis: Axis, name: str, x0: float, x1: float) -> Items:
+    def items(self, axis: Axis, name: str, x0: float, x1: float) -> Groups:
         """Entries with x0 ≤ x ≤ x1 and one neighbour on each side."""
         x = self.x[axis]
         if not len(x):
@@ -184,7 +181,7 @@ class History:
         self.detail = None
         self.revision += 1
 
-    def items(self, axis: Axis, name: str, x0: float, x1: float) -> Items:
+    def items(self, axis: Axis, name: str, x0: float, x1: float) -> Groups:
         """Entries between x0 and x1, fine ones where there are some."""
         if self.detail is None or self.detail.entries is None:
             return self.past.items(axis, name, x0, x1)
@@ -210,7 +207,7 @@ class History:
         return Detail(first, last, level)
 
 
-def _inside(part: Past, axis: Axis, name: str, x0: float, x1: float) -> Items:
+def _inside(part: Past, axis: Axis, name: str, x0: float, x1: float) -> Groups:
     return part.items(axis, name, x0, x1) if len(part) else NO_ITEMS
 
 

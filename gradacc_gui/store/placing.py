@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from gradacc_gui.store.clock import Clock, Position
+from gradacc_gui.series import Floats
+from gradacc_gui.store.clock import Clock, RunPosition
 from gradacc_gui.store.ingest import Placer
 from gradacc_gui.store.markers import AttemptBegin, LostRange, Markers, NChange, SettingLevel
 from trainer_backend.journal import JournalReader
@@ -29,7 +29,6 @@ from trainer_backend.protocol import (
     Slept,
 )
 
-Floats: TypeAlias = npt.NDArray[np.float64]
 MATTERS: Final = (
     AccumulationChanged,
     MeasurementsLost,
@@ -49,7 +48,7 @@ _ROW_BEFORE: Final = (
 )
 
 
-class Replay:
+class FactPlacer:
     """Applies facts in order to the clock, the placer and the marks that it is given."""
 
     def __init__(
@@ -120,7 +119,7 @@ class Replay:
     def _start(self, record: Record, started: RunStarted) -> int | None:
         hidden_from = self._hide_after(started.from_step, record.seq) if record.attempt > 1 else None
         position = self._placer.position
-        self._placer.position = Position(
+        self._placer.position = RunPosition(
             steps=started.from_step,
             samples=started.from_samples,
             tokens=started.from_tokens,
@@ -219,11 +218,11 @@ class Replay:
                 return row
             seq = row[0] + 1
 
-    def _position_before(self, seq: int) -> Position:
+    def _position_before(self, seq: int) -> RunPosition:
         row = self._row_before(seq)
         if row is None:
-            return Position()
+            return RunPosition()
         number, at, step, index, samples, tokens = row
         share = min(1.0, (index + 1) / float(self.steps_at(np.array([number]))[0]))
         active = float(self._clock.active_by_seq(np.array([number]), np.array([at]))[0])
-        return Position(steps=step - 1 + share, samples=samples, tokens=tokens, time=active)
+        return RunPosition(steps=step - 1 + share, samples=samples, tokens=tokens, time=active)

@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from gradacc_gui.series import Floats
 from gradacc_gui.store.clock import AXES, Axis, Clock
 from gradacc_gui.store.columns import column, summarize
 from gradacc_gui.store.past import CHARTED, Past
 from trainer_backend.journal import FACTOR, JournalReader
 from trainer_backend.protocol import DeviceSampled, Event, HostSampled, MicroBatchMeasured
 
-Floats: TypeAlias = npt.NDArray[np.float64]
 Placing: TypeAlias = Callable[[Floats], dict[Axis, Floats]]
 """Gives the places of rows by their seq, for measurements that carry none."""
 

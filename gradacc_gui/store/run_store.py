@@ -21,13 +21,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from gradacc_gui.series import Items, concatenate
-from gradacc_gui.store.clock import AXIS_COLUMN, Axis, Clock, Floats, Position, View
+from gradacc_gui.series import Floats, Groups, concatenate
+from gradacc_gui.store.clock import AXIS_COLUMN, Axis, Clock, RunPosition, View
 from gradacc_gui.store.columns import BLOCK, SINGLE_ROWS, Track
 from gradacc_gui.store.ingest import PLACELESS, WANTED, Placer, as_columns, new_tracks
 from gradacc_gui.store.markers import Markers
 from gradacc_gui.store.past import CHARTED, Detail, History, Past, visible_intervals
-from gradacc_gui.store.placing import Replay
+from gradacc_gui.store.placing import FactPlacer
 from gradacc_gui.store.rollups import RollupReader
 from gradacc_gui.store.state import RunState, StateTracker
 from trainer_backend.errors import GradaccError
@@ -150,7 +150,7 @@ class RunStore:
             return False
         try:
             self._reader = JournalReader(self.run.journal_path)
-            self._replay = Replay(self._reader, self._hidden, self._clock, self._placer, self.markers)
+            self._replay = FactPlacer(self._reader, self._hidden, self._clock, self._placer, self.markers)
             self._rollups = RollupReader(self._reader, self._clock, self._replay.steps_at)
             self._skip_to_tail(self._reader)
         except GradaccError as error:
@@ -366,9 +366,9 @@ class RunStore:
         """When the newest attempt that became ready did so, in seconds since the epoch."""
         return self._tracker.started_at
 
-    def levels(self, key: str) -> list[tuple[Position, Scalar]]:
+    def levels(self, key: str) -> list[tuple[RunPosition, Scalar]]:
         """A setting's values and from where they hold: as the recipe has it, then as it was changed."""
-        levels = [(Position(), recipe_value(self.run.recipe_path, key))]
+        levels = [(RunPosition(), recipe_value(self.run.recipe_path, key))]
         return levels + [(mark.place, mark.value) for mark in self.markers.settings if mark.key == key]
 
     def evaluations(self, after: int = 0) -> list[Record]:
@@ -416,7 +416,7 @@ class RunStore:
         """Where the run begins and stands on an x-axis."""
         return 0.0, self._placer.position.on(axis)
 
-    def items(self, kind: type[Event], field: str, view: View) -> Items:
+    def items(self, kind: type[Event], field: str, view: View) -> Groups:
         """What `view` shows of a field, ready for `series.decimate`."""
         axis, x0, x1 = view.axis, view.x0, view.x1
         past = self._histories[kind].items(axis, field, x0, x1)

@@ -22,7 +22,7 @@ TICK_MS: Final = 40
 LINES_KEPT: Final = 12
 
 
-class Prepared(msgspec.Struct, frozen=True):
+class VerifyJob(msgspec.Struct, frozen=True):
     """What a start needs; found out by a thread, for the probe waits."""
 
     executable: str
@@ -71,7 +71,7 @@ class VerifyProcess(QObject):
         self._generation += 1
         generation = self._started = self._generation
 
-        def ready(prepared: Prepared) -> None:
+        def ready(prepared: VerifyJob) -> None:
             if generation != self._generation:
                 shutil.rmtree(prepared.folder, ignore_errors=True)
             else:
@@ -126,7 +126,7 @@ class VerifyProcess(QObject):
             self._background = None
             self._timer.stop()
 
-    def _launch(self, prepared: Prepared) -> None:
+    def _launch(self, prepared: VerifyJob) -> None:
         self._folder = prepared.folder
         process = QProcess(self)
         environment = QProcessEnvironment()
@@ -209,7 +209,7 @@ class VerifyProcess(QObject):
             self._folder = ""
 
 
-def prepare(config_text: str, source_folder: Path, interpreter: str, name: str) -> Prepared:
+def prepare(config_text: str, source_folder: Path, interpreter: str, name: str) -> VerifyJob:
     """Probe the interpreter and lay the recipe down. Waits: for a thread. Raises GradaccError."""
     found = probe(interpreter).check()
     waiting = installs(found)
@@ -227,4 +227,4 @@ def prepare(config_text: str, source_folder: Path, interpreter: str, name: str) 
     folder = tempfile.mkdtemp(prefix="gradacc-verify-")
     path = Path(folder, f"{Path(name).stem or 'recipe'}.toml")
     path.write_text(tomlkit.dumps(document), encoding="utf-8", newline="\n")
-    return Prepared(found.executable, environment, folder)
+    return VerifyJob(found.executable, environment, folder)

@@ -9,7 +9,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QLabel, QVBoxLayout, QWidget
 
 from gradacc_gui.theme import set_role, space
-from gradacc_gui.verify.scale import ErrorScale
+from gradacc_gui.widgets.drawings import ErrorScale
 from gradacc_gui.widgets.parts import ElidedLabel, IconLabel, Panel, label, rule
 from gradacc_gui.widgets.small_table import SmallTable, show_published
 from gradacc_gui.words import tr
@@ -33,7 +33,7 @@ class ReportView(QWidget):
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(space(3))
-        column.addWidget(Verdict(report))
+        column.addWidget(VerdictPanel(report))
         row = QHBoxLayout()
         row.setSpacing(space(3))
         left, right = QVBoxLayout(), QVBoxLayout()
@@ -46,7 +46,7 @@ class ReportView(QWidget):
             left.addWidget(Published(report))
         left.addStretch(1)
         right.addWidget(WorstLayers(report))
-        right.addWidget(Facts(report))
+        right.addWidget(Provenance(report))
         if report.remarks:
             right.addWidget(Remarks(report))
         right.addStretch(1)
@@ -60,7 +60,7 @@ class ReportView(QWidget):
         column.addLayout(row, 1)
 
 
-class Verdict(QFrame):
+class VerdictPanel(QFrame):
     """The verdict, big and in words."""
 
     def __init__(self, report: VerifyReport) -> None:
@@ -239,7 +239,7 @@ class WorstLayers(Panel):
             self.body.addLayout(row)
 
 
-class Facts(Panel):
+class Provenance(Panel):
     """What was certified, with what."""
 
     def __init__(self, report: VerifyReport) -> None:

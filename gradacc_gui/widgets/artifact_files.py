@@ -16,7 +16,7 @@ import msgspec
 from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QImage, QImageReader
 
-from gradacc_gui.run.heat import shares
+from gradacc_gui.run.evaluations import shares
 from gradacc_gui.run.log_tail import clean
 from gradacc_gui.run.numbers import gibibytes
 from gradacc_gui.words import tr
@@ -42,7 +42,7 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     height: int
 
 
-class Words(msgspec.Struct, frozen=True, kw_only=True):
+class TextExcerpt(msgspec.Struct, frozen=True, kw_only=True):
     """A text, perhaps only its beginning."""
 
     text: str
@@ -50,7 +50,7 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
     """What is not shown as it is in the file; empty: nothing."""
 
 
-class Grid(msgspec.Struct, frozen=True, kw_only=True):
+class TableExcerpt(msgspec.Struct, frozen=True, kw_only=True):
     """A table: every row has as many cells as the header."""
 
     header: tuple[str, ...]
@@ -66,7 +66,7 @@ class Unreadable(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
 
 
-Loaded: TypeAlias = Picture | Words | Grid | Unreadable
+Loaded: TypeAlias = Picture | TextExcerpt | TableExcerpt | Unreadable
 
 
 def load(folder: Path, artifact: ArtifactSaved, largest: QSize) -> Loaded:
@@ -146,16 +146,16 @@ def _beginning(path: Path) -> tuple[str, str]:
     return text.removesuffix("\ufffd"), note.format(shown="200 kB", size=gibibytes(size_bytes))
 
 
-def _words(path: Path) -> Words:
+def _words(path: Path) -> TextExcerpt:
     text, note = _beginning(path)
     text = clean(text)
     if any(len(line) > LONGEST_LINE for line in text.split("\n")):
         text = re.sub(f"([^\n]{{{LONGEST_LINE}}})(?=[^\n])", "\\1\n", text)
         note = f"{note} {tr('Very long lines are broken.')}".strip()
-    return Words(text=text, note=note)
+    return TextExcerpt(text=text, note=note)
 
 
-def _grid(path: Path) -> Grid | Unreadable:
+def _grid(path: Path) -> TableExcerpt | Unreadable:
     text, note = _beginning(path)
     if note:
         text = text.rpartition("\n")[0]  # the last line was cut
@@ -178,4 +178,4 @@ def _grid(path: Path) -> Grid | Unreadable:
         )
     width = min(width, MOST_COLUMNS)
     header, *body = (tuple((row + [""] * width)[:width]) for row in rows[:MOST_ROWS])
-    return Grid(header=header, rows=tuple(body), heat=shares(header, body), note=note)
+    return TableExcerpt(header=header, rows=tuple(body), heat=shares(header, body), note=note)

@@ -12,7 +12,6 @@ from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
     QLabel,
-    QProgressBar,
     QPushButton,
     QSizePolicy,
     QToolButton,
@@ -283,35 +282,6 @@ class Notice(QFrame):
     def _dismiss(self) -> None:
         self.hide()
         self.dismissed.emit()
-
-
-class Waiting(QWidget):
-    """The middle of a page while nothing can be drawn yet: what happens now, moving bar, explanation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        column = QVBoxLayout(self)
-        column.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        column.setSpacing(space(3))
-        self.sentence = label(role="page-title")
-        self.more = label(role="muted", wrap=True)
-        self.more.setMaximumWidth(480)
-        self.more.setMinimumWidth(360)
-        for text in (self.sentence, self.more):
-            text.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        self.bar = QProgressBar()
-        self.bar.setRange(0, 0)
-        self.bar.setTextVisible(False)
-        self.bar.setFixedWidth(240)
-        column.addWidget(self.sentence)
-        column.addWidget(self.bar, 0, Qt.AlignmentFlag.AlignCenter)
-        column.addWidget(self.more)
-
-    def say(self, sentence: str, more: str, *, moving: bool) -> None:
-        """What happens now; `moving` shows that it is being worked on."""
-        put(self.sentence, sentence)
-        put(self.more, more)
-        self.bar.setVisible(moving)
 
 
 def rule() -> QFrame:

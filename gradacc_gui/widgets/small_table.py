@@ -9,7 +9,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QGridLayout, QLabel, QVBoxLayout, QWidget
 
 from gradacc_gui.theme import space
-from gradacc_gui.widgets.copying import offer_copy, tab_separated
+from gradacc_gui.widgets.desktop import offer_copy, tab_separated
 from gradacc_gui.widgets.parts import SELECTABLE, label
 from gradacc_gui.words import tr
 from trainer_backend.published import Difference

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-from PySide6.QtCore import QAbstractTableModel, QEvent, QModelIndex, QPersistentModelIndex, Qt, Signal
+from PySide6.QtCore import QAbstractTableModel, QEvent, Qt, Signal
 from PySide6.QtGui import QBrush, QColor, QPainter
 from PySide6.QtWidgets import (
     QAbstractItemView,
@@ -18,16 +18,15 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from gradacc_gui.run.heat import number
+from gradacc_gui.run.evaluations import number
 from gradacc_gui.theme import current_theme, mix, mono_font, set_role, space
-from gradacc_gui.widgets.artifact_files import Grid, Loaded, Picture, Unreadable, Words
-from gradacc_gui.widgets.copying import offer_rows
+from gradacc_gui.widgets.artifact_files import Loaded, Picture, TableExcerpt, TextExcerpt, Unreadable
+from gradacc_gui.widgets.desktop import Index, offer_rows
 from gradacc_gui.widgets.parts import ElidedLabel, label, put
 from gradacc_gui.widgets.picture_view import PictureView
 from gradacc_gui.words import tr
 from trainer_backend.protocol import ArtifactSaved
 
-Index: TypeAlias = QModelIndex | QPersistentModelIndex
 TINT: Final = 0.5
 """Share of the accent in the cell with the greatest value; text stays readable on it in both themes."""
 ROW_HEIGHT: Final = 28
@@ -93,7 +92,7 @@ class Card(QFrame):
     def show_loaded(self, loaded: Loaded) -> None:
         """The file has been read."""
         self.is_waiting = False
-        note = loaded.note if isinstance(loaded, Words | Grid) else ""
+        note = loaded.note if isinstance(loaded, TextExcerpt | TableExcerpt) else ""
         if isinstance(loaded, Unreadable):
             note = loaded.sentence
         set_role(self.note, "warning" if isinstance(loaded, Unreadable) else "help")
@@ -105,9 +104,9 @@ class Card(QFrame):
                 self._content(PictureView).setAccessibleName(
                     tr("Enlarge {caption}").format(caption=self.caption.full_text())
                 )
-            case Words():
+            case TextExcerpt():
                 self._content(TextView).show_text(loaded.text)
-            case Grid():
+            case TableExcerpt():
                 self._content(GridView).show_grid(loaded)
             case Unreadable():
                 self._drop_content()
@@ -165,9 +164,9 @@ class GridModel(QAbstractTableModel):
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)
-        self._grid = Grid(header=(), rows=(), heat=(), note="")
+        self._grid = TableExcerpt(header=(), rows=(), heat=(), note="")
 
-    def set_grid(self, grid: Grid) -> None:
+    def set_grid(self, grid: TableExcerpt) -> None:
         """Show this one."""
         self.beginResetModel()
         self._grid = grid
@@ -255,7 +254,7 @@ class GridView(QTableView):
         self.horizontalHeader().setMinimumSectionSize(56)
         self.horizontalHeader().setMaximumSectionSize(240)
 
-    def show_grid(self, grid: Grid) -> None:
+    def show_grid(self, grid: TableExcerpt) -> None:
         """Show this table."""
         self.grid.set_grid(grid)
         self.resizeColumnsToContents()

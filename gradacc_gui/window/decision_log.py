@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
-from PySide6.QtCore import QAbstractListModel, QModelIndex, QPersistentModelIndex, QRect, QSize, Qt
+from PySide6.QtCore import QAbstractListModel, QModelIndex, QRect, QSize, Qt
 from PySide6.QtGui import QColor, QFont, QPainter
 from PySide6.QtWidgets import (
     QListView,
@@ -20,22 +20,21 @@ from PySide6.QtWidgets import (
 from gradacc_gui import words
 from gradacc_gui.run.numbers import day_and_time, time_of_day
 from gradacc_gui.theme import current_theme, set_role, space
-from gradacc_gui.widgets.copying import offer_rows
+from gradacc_gui.widgets.desktop import Index, offer_rows
 from gradacc_gui.widgets.parts import Panel, label
-from gradacc_gui.words import Line, tr
+from gradacc_gui.words import LogLine, tr
 from trainer_backend.protocol import FACTS, CheckpointSaved, Record
 
 MOST_LINES: Final = 1000
 """Older lines leave the window (the journal keeps them); a list of any length would grow with the run."""
 _TONES: Final = {"plain": "text", "accent": "accent", "good": "ok", "warning": "warning", "bad": "bad"}
-Index = QModelIndex | QPersistentModelIndex
 
 
 class Entry(msgspec.Struct, frozen=True):
     """A line with its instant."""
 
     at: float
-    line: Line
+    line: LogLine
 
     @property
     def text(self) -> str:

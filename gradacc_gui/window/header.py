@@ -10,8 +10,8 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QSizePolicy, QVBoxLay
 from gradacc_gui.run.header_state import STATE_WORDS, HeaderState, RunStateName, strip_words
 from gradacc_gui.run.numbers import DASH, clock_s, count, short
 from gradacc_gui.theme import current_theme, set_role, space
+from gradacc_gui.widgets.drawings import MicroBatchStrip
 from gradacc_gui.widgets.parts import ElidedLabel, label, put
-from gradacc_gui.widgets.window_strip import WindowStrip
 from gradacc_gui.words import tr
 
 
@@ -163,7 +163,7 @@ class Header(QFrame):
         line.addWidget(self.step)
         line.addWidget(self.last_step)
         line.addStretch(1)
-        self.strip = WindowStrip()
+        self.strip = MicroBatchStrip()
         self.strip.setMinimumWidth(152)
         self.strip_words = label("", "help")
         for part in (line, self.strip, self.strip_words):

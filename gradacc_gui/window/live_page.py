@@ -12,15 +12,15 @@ from gradacc_gui import words
 from gradacc_gui.run.attachment import Attachment
 from gradacc_gui.run.numbers import count
 from gradacc_gui.theme import set_role, space
-from gradacc_gui.widgets.folders import open_folder
-from gradacc_gui.widgets.parts import Segments, Waiting, button, label, put
+from gradacc_gui.widgets.desktop import open_folder
+from gradacc_gui.widgets.parts import Segments, button, label, put
+from gradacc_gui.widgets.placeholders import EmptyState, LoadingState
 from gradacc_gui.window.decision_log import Entry
-from gradacc_gui.window.empty_state import EmptyState
 from gradacc_gui.window.log_tab import LogTab
 from gradacc_gui.window.pages import make_results
 from gradacc_gui.window.run_notices import RunNotices
 from gradacc_gui.window.side import Side
-from gradacc_gui.words import Line, tr
+from gradacc_gui.words import LogLine, tr
 from trainer_backend.protocol import AnyCommand, MicroBatchMeasured, Record, SetAccumulation
 
 AXES = (("steps", "Steps"), ("samples", "Samples"), ("tokens", "Tokens"), ("time", "Time"))
@@ -77,7 +77,7 @@ class LivePage(QWidget):
         self.empty = EmptyState()
         self.empty.demo_requested.connect(self.demo_requested)
         self.empty.recipe_requested.connect(self.recipe_requested)
-        self.waiting = Waiting()
+        self.waiting = LoadingState()
         self.log: LogTab | None = None
         for page in (self.empty, self.waiting):
             self.stack.addWidget(page)
@@ -193,7 +193,7 @@ class LivePage(QWidget):
         if isinstance(command, SetAccumulation) and run.in_force.settings is not None:
             before = run.in_force.settings.accumulation_steps
             text = tr("Asked N {before} → {after}").format(before=count(before), after=count(command.steps))
-        self.side.decisions.add([Entry(command.asked_at, Line(text, by=tr("you")))])
+        self.side.decisions.add([Entry(command.asked_at, LogLine(text, by=tr("you")))])
         self.side.tick(run)  # the hand that pressed sees at once that it was asked
 
     def _stop(self, now: bool) -> None:

@@ -24,6 +24,7 @@ from PySide6.QtWidgets import (
 )
 
 from gradacc_gui.assets import asset
+from gradacc_gui.remembered import Preferences
 from gradacc_gui.run import starter
 from gradacc_gui.run.attachment import Attachment
 from gradacc_gui.run.header_state import HeaderState
@@ -34,22 +35,19 @@ from gradacc_gui.session.launch import Launch
 from gradacc_gui.session.runs import RunSummary, delete_run, list_runs, seal_ended, summarise
 from gradacc_gui.theme import Themes, space
 from gradacc_gui.widgets.parts import Notice
-from gradacc_gui.window.goes_on import say_that_it_goes_on
 from gradacc_gui.window.header import Header
 from gradacc_gui.window.live_page import LivePage
-from gradacc_gui.window.navigation import PAGES, Navigation
-from gradacc_gui.window.pages import Pages, make_charts, make_form, make_verify
-from gradacc_gui.window.preferences import Preferences
+from gradacc_gui.window.pages import PAGES, Navigation, Pages, make_charts, make_form, make_verify
+from gradacc_gui.window.questions import Starts, explain_that_run_continues
 from gradacc_gui.window.runs_page import RunsPage
 from gradacc_gui.window.settings_page import SettingsPage
-from gradacc_gui.window.starts import Starts
 from gradacc_gui.words import tr
 from trainer_backend.errors import GradaccError
 from trainer_backend.run_directory import RunDirectory
 
 TICK_MS: Final = 33
 CATCHING_UP_MS: Final = 0
-"""Between two beats while the journal has more than one beat takes; what a hand does comes between."""
+"""Between two ticks while the journal has more than one tick takes; what a hand does comes between."""
 SLOW_TICKS: Final = 10
 """Logs, notices and the like are looked at about three times a second."""
 LIST_TICKS: Final = 60
@@ -232,23 +230,23 @@ class MainWindow(QMainWindow):
 
     def _start_recipe(self, path: Path) -> None:
         try:
-            wish = starter.wish_of_recipe(path)
+            request = starter.request_for_recipe(path)
         except GradaccError as error:
             self._fail(str(error))
             return
-        self._start(wish, self.preferences.interpreter)
+        self._start(request, self.preferences.interpreter)
 
     def _start_from_form(self, text: str, folder: Path, name: str, python: str) -> None:
-        self._start(starter.Wish(text=text, folder=str(folder), name=name), python)
+        self._start(starter.StartRequest(text=text, folder=str(folder), name=name), python)
 
     def resume(self, run: RunDirectory, from_step: int | None = None) -> None:
         """Start a new attempt of a run that ended, from the checkpoint of `from_step`, else its last."""
-        wish = starter.Wish(run=run, from_step=from_step)
-        self._start(wish, starter.interpreter_of(run) or self.preferences.interpreter)
+        request = starter.StartRequest(run=run, from_step=from_step)
+        self._start(request, starter.interpreter_of(run) or self.preferences.interpreter)
 
-    def _start(self, wish: starter.Wish, python: str) -> None:
+    def _start(self, request: starter.StartRequest, python: str) -> None:
         self.notice.hide()
-        if self.starts.start(wish, python):
+        if self.starts.start(request, python):
             self.live.set_starting(True)
 
     def _began(self, launch: Launch) -> None:
@@ -273,12 +271,12 @@ class MainWindow(QMainWindow):
     # -------------------------------------------------------------------------- the one timer
 
     def tick(self) -> None:
-        """One beat: take what is there, show it; never wait."""
+        """One tick: take what is there, show it; never wait."""
         self._ticks += 1
         slow = self._ticks % SLOW_TICKS == 0
         self.background.poll()
         if self.run is not None:
-            # While the journal has more than a beat takes, a beat reads or draws: none is a long one.
+            # While the journal has more than a tick takes, a tick reads or draws: none is a long one.
             draws = self._draws()
             facts = [] if draws else self.run.tick()
             if facts:
@@ -289,8 +287,10 @@ class MainWindow(QMainWindow):
             if self.page() == "live":
                 self.live.tick(slow=slow, figures=figures, charts=draws or not self._reads_on())
         elif slow:
-            wish = self.starts.wish
-            self.header.show_state(HeaderState(name=wish.title(), state="loading") if wish else HeaderState())
+            request = self.starts.pending
+            self.header.show_state(
+                HeaderState(name=request.title(), state="loading") if request else HeaderState()
+            )
         if slow:
             self._keep_awake()
             self._title()
@@ -300,7 +300,7 @@ class MainWindow(QMainWindow):
             self._list_runs()
 
     def _shows_figures(self) -> bool:
-        """Whether this beat shows figures: while a run is behind, beats come sooner than anybody reads."""
+        """Whether this tick shows figures: while a run is behind, ticks come sooner than anybody reads."""
         now = time.monotonic()
         if self.timer.interval() == CATCHING_UP_MS and now - self._shown_at < TICK_MS / 1000:
             return False
@@ -308,11 +308,11 @@ class MainWindow(QMainWindow):
         return True
 
     def _reads_on(self) -> bool:
-        """Whether this beat was one of reading much: another follows at once."""
+        """Whether this tick was one of reading much: another follows at once."""
         return self.run is not None and (self.run.store.is_behind or self.run.store.took_many)
 
     def _draws(self) -> bool:
-        """Whether this beat will draw charts of a run that is behind."""
+        """Whether this tick will draw charts of a run that is behind."""
         charts = self.live.charts
         return (
             self.run is not None and self.run.store.is_behind and charts is not None and bool(charts.is_due())
@@ -337,7 +337,7 @@ class MainWindow(QMainWindow):
         live = self.run is not None and self.run.store.alive
         if live and self.preferences.says_that_runs_go_on and not self._may_close:
             event.ignore()
-            self.goes_on = say_that_it_goes_on(self, self.preferences, self._close_knowingly)
+            self.goes_on = explain_that_run_continues(self, self.preferences, self._close_knowingly)
             return
         self.preferences.geometry = self.saveGeometry()
         self.timer.stop()

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout, QWidget
 
-from gradacc_gui.derive import Memory
+from gradacc_gui.derive import MemoryFigures
 from gradacc_gui.run.numbers import gibibytes
 from gradacc_gui.theme import space
 from gradacc_gui.widgets.parts import Bar, Panel, label, put
@@ -35,7 +35,7 @@ LINES: Final[dict[str, tuple[str, int, str]]] = {
 """A line's word, its series colour (as on the chart), and what it counts."""
 
 
-def rows_of(memory: Memory) -> list[MemoryRow]:
+def rows_of(memory: MemoryFigures) -> list[MemoryRow]:
     """The lines, worded."""
     rows = []
     for line in memory.lines:
@@ -87,7 +87,7 @@ class MemoryPanel(Panel):
         self.body.addLayout(self._place)
         self.body.addWidget(self.reason)
 
-    def show_memory(self, memory: Memory) -> None:
+    def show_memory(self, memory: MemoryFigures) -> None:
         """Show the newest readings."""
         self._show(rows_of(memory), memory.total_bytes)
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from gradacc_gui.run.as_run import published_beside
 from gradacc_gui.run.attachment import Attachment
-from gradacc_gui.run.evaluations import Evaluation
+from gradacc_gui.run.evaluations import StepResults
 from gradacc_gui.run.numbers import DASH, count, real
 from gradacc_gui.widgets.parts import Panel, label, put
 from gradacc_gui.widgets.small_table import Cell, SmallTable, show_published, title_of
@@ -27,7 +27,7 @@ class MeasuredPanel(Panel):
         self.note = label(role="help", wrap=True)
         self.body.addWidget(self.note)
 
-    def show_evaluation(self, shown: Evaluation, before: Evaluation | None) -> None:
+    def show_evaluation(self, shown: StepResults, before: StepResults | None) -> None:
         """Show these."""
         measured = shown.measured
         values = _values(measured)
@@ -66,7 +66,7 @@ def _note(measured: EvaluationMeasured | None, metrics: int) -> str:
     )
 
 
-class PublishedPanel(Panel):
+class PublishedComparison(Panel):
     """The recipe's [published] values beside the run's own; hidden when the recipe has none."""
 
     def __init__(self) -> None:

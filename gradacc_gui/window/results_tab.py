@@ -10,7 +10,7 @@ from PySide6.QtCore import QSize, Qt
 from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QScrollArea, QSlider, QVBoxLayout, QWidget
 
 from gradacc_gui.run.attachment import Attachment
-from gradacc_gui.run.evaluations import Evaluation, Evaluations
+from gradacc_gui.run.evaluations import Evaluations, StepResults
 from gradacc_gui.run.numbers import count, day_and_time
 from gradacc_gui.session.background import Background
 from gradacc_gui.theme import set_role, space
@@ -18,7 +18,7 @@ from gradacc_gui.widgets.artifact_files import Loaded, Picture, Unreadable, load
 from gradacc_gui.widgets.parts import button, clear_widget, label, put
 from gradacc_gui.widgets.picture_view import Enlarged
 from gradacc_gui.window.artifact_cards import Card, key_of
-from gradacc_gui.window.results_numbers import MeasuredPanel, PublishedPanel, nothing_yet
+from gradacc_gui.window.results_numbers import MeasuredPanel, PublishedComparison, nothing_yet
 from gradacc_gui.words import tr
 from trainer_backend.protocol import ArtifactSaved
 
@@ -41,7 +41,7 @@ class ResultsTab(QWidget):
         self.setObjectName("clear")
         self._run: Attachment | None = None
         self._evaluations: Evaluations | None = None
-        self._visible: list[Evaluation] = []
+        self._visible: list[StepResults] = []
         self._step: int | None = None
         self._background: Background | None = None
         self._wide = False
@@ -101,7 +101,7 @@ class ResultsTab(QWidget):
         numbers = QHBoxLayout()
         numbers.setSpacing(space(3))
         self.measured = MeasuredPanel()
-        self.published = PublishedPanel()
+        self.published = PublishedComparison()
         for panel in (self.measured, self.published):
             numbers.addWidget(panel, 1, Qt.AlignmentFlag.AlignTop)
         column.addLayout(numbers)
@@ -184,7 +184,7 @@ class ResultsTab(QWidget):
         self.measured.show_evaluation(shown, self._visible[place - 1] if place else None)
         self._show_cards(shown.artifacts)
 
-    def _show_place(self, place: int, shown: Evaluation) -> None:
+    def _show_place(self, place: int, shown: StepResults) -> None:
         total = len(self._visible)
         self.slider.blockSignals(True)
         self.slider.setRange(0, total - 1)

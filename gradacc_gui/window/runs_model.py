@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from PySide6.QtCore import QAbstractTableModel, QModelIndex, QPersistentModelIndex, QSize, Qt
+from PySide6.QtCore import QAbstractTableModel, QModelIndex, QSize, Qt
 from PySide6.QtGui import QColor, QPainter
 from PySide6.QtWidgets import QStyledItemDelegate, QStyleOptionViewItem
 
@@ -13,9 +13,9 @@ from gradacc_gui import words
 from gradacc_gui.run.numbers import DASH, count, day_and_time, real
 from gradacc_gui.session.runs import RunState, RunSummary
 from gradacc_gui.theme import current_theme
+from gradacc_gui.widgets.desktop import Index
 from gradacc_gui.words import tr
 
-Index = QModelIndex | QPersistentModelIndex
 STATES: Final[dict[RunState, tuple[str, str]]] = {
     RunState.STARTING: ("Starting", "accent"),
     RunState.LIVE: ("Running", "ok"),

@@ -16,10 +16,10 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from gradacc_gui.theme import Choice, Themes, set_role, space
-from gradacc_gui.widgets.folders import open_folder
+from gradacc_gui.remembered import Preferences
+from gradacc_gui.theme import ThemeChoice, Themes, set_role, space
+from gradacc_gui.widgets.desktop import open_folder
 from gradacc_gui.widgets.parts import SELECTABLE, ElidedLabel, Panel, Segments, button, label, put
-from gradacc_gui.window.preferences import Preferences
 from gradacc_gui.words import tr
 from trainer_backend.run_directory import home
 
@@ -84,7 +84,7 @@ class SettingsPage(QWidget):
         return panel
 
     def _choose_theme(self, choice: str) -> None:
-        wanted: Choice = "dark" if choice == "dark" else "light" if choice == "light" else "system"
+        wanted: ThemeChoice = "dark" if choice == "dark" else "light" if choice == "light" else "system"
         self._preferences.theme = wanted
         self._themes.choose(wanted)
 

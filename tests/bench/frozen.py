@@ -35,7 +35,7 @@ from pathlib import Path
 from gradacc_gui.app import make_application
 from gradacc_gui.theme import Themes
 from gradacc_gui.window.main_window import MainWindow
-from gradacc_gui.window.preferences import Preferences
+from gradacc_gui.remembered import Preferences
 from trainer_backend.protocol import MicroBatchMeasured
 from trainer_backend.run_directory import RunDirectory
 app = make_application(["gradacc"])

@@ -86,7 +86,7 @@ import os, sys, time
 from gradacc_gui.app import make_application
 from gradacc_gui.theme import Themes
 from gradacc_gui.window.main_window import MainWindow
-from gradacc_gui.window.preferences import Preferences
+from gradacc_gui.remembered import Preferences
 from gradacc_gui.session.stopping import Act, perform
 app = make_application(["gradacc"])
 preferences = Preferences()

@@ -48,9 +48,9 @@ def chart_window(run: RunDirectory) -> Iterator[tuple[RunStore, ChartGrid, QAppl
 def main_window(run: RunDirectory) -> Iterator[tuple[MainWindow, QApplication]]:
     """The window as `gradacc` opens it, at 1440 x 900, showing a run's charts."""
     from gradacc_gui.app import finish_start, make_application
+    from gradacc_gui.remembered import Preferences
     from gradacc_gui.theme import Themes
     from gradacc_gui.window.main_window import MainWindow
-    from gradacc_gui.window.preferences import Preferences
 
     app = make_application(["gradacc"])
     preferences = Preferences()

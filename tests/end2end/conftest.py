@@ -13,9 +13,9 @@ import pytest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
+from gradacc_gui.remembered import Preferences
 from gradacc_gui.theme import Themes, application_font
 from gradacc_gui.window.main_window import MainWindow
-from gradacc_gui.window.preferences import Preferences
 from trainer_backend.run_directory import all_runs
 
 PATIENCE_MS = 60_000

@@ -22,8 +22,8 @@ from PySide6.QtWidgets import (
 )
 from gradacc_gui.theme import Themes, application_font
 from gradacc_gui.window.main_window import MainWindow
-from gradacc_gui.window.navigation import PAGES
-from gradacc_gui.window.preferences import Preferences
+from gradacc_gui.window.pages import PAGES
+from gradacc_gui.remembered import Preferences
 from trainer_backend.run_directory import RunDirectory
 
 KINDS = (QAbstractButton, QAbstractSlider, QAbstractSpinBox, QComboBox, QLineEdit)

@@ -36,7 +36,7 @@ def styled(qapp: QApplication) -> QApplication:
 def make_page(styled: QApplication, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], FormPage]]:
     """Make pages that ask no interpreter and look at no data by themselves; closed at the end."""
     monkeypatch.setattr("gradacc_gui.form.interpreter_panel.InterpreterPanel.ask", lambda _self: None)
-    monkeypatch.setattr("gradacc_gui.form.data_looker.AFTER_MS", 0)
+    monkeypatch.setattr("gradacc_gui.form.data_inspection.AFTER_MS", 0)
     pages: list[FormPage] = []
 
     def make() -> FormPage:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gradacc_gui.series import (
     NO_ITEMS,
-    Items,
+    Groups,
     break_at,
     concatenate,
     decimate,
@@ -23,7 +23,7 @@ from gradacc_gui.store.columns import MISSING, items_from_rows
 VALUES = st.one_of(st.floats(allow_nan=True, allow_infinity=True, width=32), st.just(MISSING))
 
 
-def rows(values: list[float], x: list[float] | None = None) -> Items:
+def rows(values: list[float], x: list[float] | None = None) -> Groups:
     """Single rows at 0, 1, 2, … or at `x`."""
     places = np.arange(len(values), dtype=np.float64) if x is None else np.array(x)
     return items_from_rows(places, np.array(values, dtype=np.float64))
@@ -164,7 +164,7 @@ def test_smoothing_groups_is_near_smoothing_their_rows() -> None:
     single = smooth(rows(level.tolist()), 0.9).lo[[63, 127]]
     two = np.array([1.0, 3.0])
     none = np.zeros(2, dtype=np.bool_)
-    grouped = smooth(Items(two, two, two, two * 64, np.array([64.0, 64.0]), none, none, none), 0.9)
+    grouped = smooth(Groups(two, two, two, two * 64, np.array([64.0, 64.0]), none, none, none), 0.9)
     assert grouped.lo.tolist() == pytest.approx(single.tolist())
 
 

@@ -87,7 +87,7 @@ def act(page: FormPage, what: str, where: str | int, text: str, recipe: Path) ->
             panel = page.fields.panels[int(where)]
             panel.set_open(not panel.is_open)
         case "undo":
-            page.desk.bring_back()
+            page.recipe.bring_back()
         case "open":
             page.set_recipe(recipe)
         case _:

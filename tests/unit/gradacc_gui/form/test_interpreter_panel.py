@@ -12,9 +12,9 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from gradacc_gui.form.editors import ComboBox
+from gradacc_gui.form.form_memory import FormMemory
 from gradacc_gui.form.interpreter_panel import InterpreterPanel, short_path
 from gradacc_gui.form.new_run_page import FormPage
-from gradacc_gui.form.recent import Memory
 from gradacc_gui.session import interpreter
 from gradacc_gui.session.interpreter import NEEDS, Install, Interpreter
 
@@ -34,7 +34,7 @@ KNOWN = Interpreter(
 @pytest.fixture
 def panel(styled: QApplication) -> Iterator[InterpreterPanel]:
     """A panel alone."""
-    made = InterpreterPanel(Memory())
+    made = InterpreterPanel(FormMemory())
     yield made
     made.shut_down()
     made.deleteLater()
@@ -133,10 +133,10 @@ def test_a_long_path_is_cut_in_the_middle_and_whole_in_the_tool_tip(
 
 def test_the_choice_is_there_again_after_a_restart(panel: InterpreterPanel) -> None:
     """And one that was browsed for stays on the list."""
-    memory = Memory()
+    memory = FormMemory()
     memory.remember_interpreter("/somewhere/bin/python")
     memory.use_interpreter("/somewhere/bin/python")
-    again = InterpreterPanel(Memory())
+    again = InterpreterPanel(FormMemory())
     assert again.interpreter == "/somewhere/bin/python"
     assert again.box.findData("/somewhere/bin/python") >= 0
     again.deleteLater()

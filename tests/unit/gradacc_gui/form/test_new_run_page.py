@@ -17,7 +17,7 @@ from pytestqt.qtbot import QtBot
 from gradacc_gui.form.editors import ComboBox, FlagBox, PathEdit, line_of
 from gradacc_gui.form.field_view import ChoiceView
 from gradacc_gui.form.new_run_page import FormPage
-from gradacc_gui.form.recipe_desk import FIRST_RECIPE
+from gradacc_gui.form.open_recipe import FIRST_RECIPE
 from gradacc_gui.theme import DARK, LIGHT, palette, style_sheet
 from gradacc_gui.widgets.line_edit import LineEdit
 from tests.support.recipes import RECIPE
@@ -250,7 +250,7 @@ def test_a_recipe_saved_elsewhere_still_finds_its_data(page: FormPage, tmp_path:
     retype(page, "data.path", "books")
     other = tmp_path / "other"
     other.mkdir()
-    assert page.desk.save(other / "copy.toml")
+    assert page.recipe.save(other / "copy.toml")
     assert load_recipe(other / "copy.toml").config.data.path == str(tmp_path / "books")  # type: ignore[attr-defined]  # likewise
     assert page.draft.path == other / "copy.toml"
 

@@ -14,9 +14,8 @@ from PySide6.QtTest import QTest
 from gradacc_gui.form.new_run_page import FormPage
 from gradacc_gui.form.points_edit import PointsEdit
 from gradacc_gui.recipe.draft import Draft
-from gradacc_gui.recipe.field_specs import all_specs
+from gradacc_gui.recipe.field_specs import all_specs, rows_of, text_of_rows
 from gradacc_gui.recipe.points import points_fault, write_points
-from gradacc_gui.recipe.rows import rows_of, text_of_rows
 from tests.support.recipes import RECIPE
 from trainer_backend.config import AccumulationPoint, RunConfig
 from trainer_backend.recipe import parse_document, recipe_from_document

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gradacc_gui.recipe.draft import Draft
-from gradacc_gui.recipe.factors import BATCH_PATH, N_PATH, Factors, converted
+from gradacc_gui.recipe.estimate import BATCH_PATH, N_PATH, Factors, converted
 from gradacc_gui.recipe.published_rules import effective_batch_of, learning_rate_of, scaled
 from trainer_backend.published import compare, leaves
 

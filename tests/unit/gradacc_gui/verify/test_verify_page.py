@@ -13,8 +13,8 @@ from PySide6.QtWidgets import QLabel, QWidget
 from pytestqt.qtbot import QtBot
 
 from gradacc_gui.verify.report_view import Comparisons, ReportView
-from gradacc_gui.verify.scale import ErrorScale
 from gradacc_gui.verify.verify_page import VerifyPage
+from gradacc_gui.widgets.drawings import ErrorScale
 from gradacc_gui.widgets.small_table import SmallTable
 from tests.support.reports import comparison, report
 from trainer_backend.published import Difference

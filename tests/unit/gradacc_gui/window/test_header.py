@@ -11,7 +11,7 @@ from pytestqt.qtbot import QtBot
 
 from gradacc_gui.run.header_state import STATE_WORDS, HeaderState, strip_words
 from gradacc_gui.theme import current_theme
-from gradacc_gui.widgets.window_strip import MOST_CELLS, WindowStrip
+from gradacc_gui.widgets.drawings import MOST_CELLS, MicroBatchStrip
 from gradacc_gui.window.header import Header, value_labels
 
 STATE = HeaderState(
@@ -152,7 +152,7 @@ def colour_at(image: QImage, x: float) -> QColor:
 
 def test_the_strip_fills_one_cell_for_each_micro_batch(qtbot: QtBot, styled: QApplication) -> None:
     """Done, running and empty cells have three colours."""
-    strip = WindowStrip()
+    strip = MicroBatchStrip()
     qtbot.addWidget(strip)
     strip.resize(200, 8)
     strip.set_progress(8, 4, running=True)
@@ -167,7 +167,7 @@ def test_the_strip_fills_one_cell_for_each_micro_batch(qtbot: QtBot, styled: QAp
 
 def test_more_micro_batches_than_fit_are_one_bar(qtbot: QtBot, styled: QApplication) -> None:
     """33 and more: a share of one bar."""
-    strip = WindowStrip()
+    strip = MicroBatchStrip()
     qtbot.addWidget(strip)
     strip.resize(200, 8)
     strip.set_progress(MOST_CELLS + 1, 11, running=True)
@@ -178,7 +178,7 @@ def test_more_micro_batches_than_fit_are_one_bar(qtbot: QtBot, styled: QApplicat
 
 def test_progress_beyond_the_window_is_cut(qtbot: QtBot, styled: QApplication) -> None:
     """A re-split window may have more micro-batches than N; never more cells filled than there are."""
-    strip = WindowStrip()
+    strip = MicroBatchStrip()
     qtbot.addWidget(strip)
     strip.set_progress(4, 9, running=True)
     assert strip.progress() == (4, 4)

@@ -14,10 +14,10 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QAbstractButton, QApplication, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
+from gradacc_gui.remembered import Preferences
 from gradacc_gui.theme import Themes
 from gradacc_gui.window.main_window import SMALLEST, MainWindow
-from gradacc_gui.window.navigation import PAGES
-from gradacc_gui.window.preferences import Preferences
+from gradacc_gui.window.pages import PAGES
 from tests.support.fake_runs import Plan, write_run
 from trainer_backend.journal import JournalWriter
 from trainer_backend.protocol import RunFailed
@@ -148,8 +148,8 @@ def test_an_interpreter_that_is_none_is_a_sentence_and_starts_nothing(
     """No run directory is made before the interpreter has answered."""
     window = make_window()
     window.form().start_requested.emit("[run]\nepochs = 1\n", Path("/"), "x", "/no/such/python")
-    assert window.starts.wish is not None
-    qtbot.waitUntil(lambda: window.starts.wish is None, timeout=20_000)
+    assert window.starts.pending is not None
+    qtbot.waitUntil(lambda: window.starts.pending is None, timeout=20_000)
     assert "/no/such/python" in window.notice.sentence.text()
     assert window.notice.isVisible()
     assert all_runs() == []
@@ -161,9 +161,9 @@ def test_a_click_on_start_while_starting_does_nothing(qtbot: QtBot, make_window:
     emit = window.form().start_requested.emit
     emit("[run]\nepochs = 1\n", Path("/"), "first", "/no/such/python")
     emit("[run]\nepochs = 1\n", Path("/"), "second", "/no/such/python")
-    assert window.starts.wish is not None
-    assert window.starts.wish.name == "first"
-    qtbot.waitUntil(lambda: window.starts.wish is None, timeout=20_000)
+    assert window.starts.pending is not None
+    assert window.starts.pending.name == "first"
+    qtbot.waitUntil(lambda: window.starts.pending is None, timeout=20_000)
     assert not window.background.is_busy
 
 
@@ -171,7 +171,7 @@ def test_a_recipe_that_is_refused_names_each_key(qtbot: QtBot, make_window: Make
     """The form lets none through; a start by other ways is held to the same."""
     window = make_window()
     window.form().start_requested.emit("[run]\nepoch = 1\n", Path("/"), "x", "")
-    qtbot.waitUntil(lambda: window.starts.wish is None, timeout=60_000)
+    qtbot.waitUntil(lambda: window.starts.pending is None, timeout=60_000)
     assert "run.epoch is not a key" in window.notice.sentence.text()
     assert all_runs() == []
 

@@ -21,7 +21,7 @@ from gradacc_gui.window import run_notices
 from gradacc_gui.window.decision_log import MOST_LINES, DecisionLog, Entry
 from gradacc_gui.window.memory_panel import MemoryPanel
 from gradacc_gui.window.run_buttons import RunButtons
-from gradacc_gui.words import Line
+from gradacc_gui.words import LogLine
 from tests.support.fake_runs import Plan
 from tests.support.fake_runs import events as fake_events
 from trainer_backend.protocol import (
@@ -148,7 +148,7 @@ def test_the_log_stays_bounded(qtbot: QtBot, styled: QApplication) -> None:
     log = DecisionLog()
     qtbot.addWidget(log)
     for batch in range(3):
-        log.add([Entry(float(i), Line(f"{batch}:{i}")) for i in range(MOST_LINES)])
+        log.add([Entry(float(i), LogLine(f"{batch}:{i}")) for i in range(MOST_LINES)])
     assert log.model.rowCount() == MOST_LINES
     assert log.model.entries()[0].text == f"2:{MOST_LINES - 1}"
 
@@ -158,7 +158,7 @@ def test_a_long_line_is_wrapped_and_not_cut(qtbot: QtBot, styled: QApplication) 
     log = DecisionLog()
     qtbot.addWidget(log)
     log.resize(280, 400)
-    log.add([Entry(0.0, Line("word " * 40)), Entry(1.0, Line("short"))])
+    log.add([Entry(0.0, LogLine("word " * 40)), Entry(1.0, LogLine("short"))])
     log.show()
     QApplication.processEvents()
     model = log.model

@@ -10,17 +10,17 @@ import pytest
 from PySide6.QtCore import QSize
 from PySide6.QtGui import QImage
 
-from gradacc_gui.run.heat import is_matrix, shares
+from gradacc_gui.run.evaluations import is_matrix, shares
 from gradacc_gui.widgets.artifact_files import (
     LONGEST_LINE,
     MOST_COLUMNS,
     MOST_ROWS,
     TEXT_BYTES,
-    Grid,
     Loaded,
     Picture,
+    TableExcerpt,
+    TextExcerpt,
     Unreadable,
-    Words,
     load,
 )
 from tests.support.fake_results import CONFUSION, picture
@@ -102,7 +102,7 @@ def test_a_long_text_shows_its_beginning_and_says_so(tmp_path: Path) -> None:
         file.write(b"line\n" * 60_000)
         file.truncate(100_000_000)  # a hole: no such text need be written
     words = read(tmp_path, "text", "samples.txt")
-    assert isinstance(words, Words)
+    assert isinstance(words, TextExcerpt)
     assert len(words.text) == TEXT_BYTES
     assert words.note == "The first 200 kB of 95.4 MiB; the rest is in the file."
 
@@ -113,12 +113,12 @@ def test_a_text_comes_out_clean_and_in_lines_that_can_be_laid_out(tmp_path: Path
         b"\xef\xbb\xbf\x1b[31mred\x1b[0m \xff end\n" + b"x" * (LONGEST_LINE + 1)
     )
     odd = read(tmp_path, "text", "odd.txt")
-    assert isinstance(odd, Words)
+    assert isinstance(odd, TextExcerpt)
     assert odd.text == "red \ufffd end\n" + "x" * LONGEST_LINE + "\nx"
     assert odd.note == "Very long lines are broken."
     (tmp_path / "cut.txt").write_bytes(b"ab\n" * (TEXT_BYTES // 3) + "ß\n".encode() * 9_000)
     cut = read(tmp_path, "text", "cut.txt")
-    assert isinstance(cut, Words)
+    assert isinstance(cut, TextExcerpt)
     assert "\ufffd" not in cut.text
 
 
@@ -126,7 +126,7 @@ def test_a_confusion_matrix_has_one_scale(tmp_path: Path) -> None:
     """The greatest count is darkest, zero has no tint, names have none."""
     (tmp_path / "confusion.csv").write_text(CONFUSION)
     grid = read(tmp_path, "table", "confusion.csv")
-    assert isinstance(grid, Grid)
+    assert isinstance(grid, TableExcerpt)
     assert is_matrix(grid.header, grid.rows)
     assert grid.rows[2] == ("newt", "0", "2", "50")
     assert grid.heat[2] == (None, 0.0, 2 / 50, 1.0)
@@ -145,12 +145,12 @@ def test_a_ragged_table_is_filled_up_and_a_huge_one_is_cut(tmp_path: Path) -> No
     """Every row gets as many cells as the longest; rows and columns are bounded, and it is said."""
     (tmp_path / "ragged.csv").write_text('a,b\n1\n\n2,"x,\ny",3\n')
     ragged = read(tmp_path, "table", "ragged.csv")
-    assert isinstance(ragged, Grid)
+    assert isinstance(ragged, TableExcerpt)
     assert ragged.header == ("a", "b", "")
     assert ragged.rows == (("1", "", ""), ("2", "x,\ny", "3"))
     (tmp_path / "huge.csv").write_text(",".join(map(str, range(400))) + "\n" + "1,2\n" * 5_000)
     huge = read(tmp_path, "table", "huge.csv")
-    assert isinstance(huge, Grid)
+    assert isinstance(huge, TableExcerpt)
     assert len(huge.header) == MOST_COLUMNS
     assert len(huge.rows) == MOST_ROWS - 1
     assert huge.note == "The first 999 rows and 200 columns; the rest is in the file."

@@ -7,7 +7,7 @@ from typing import Final
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
-from gradacc_gui.recipe.data_facts import Facts, Question, look
+from gradacc_gui.recipe.data_facts import DataFacts, DataQuestion, inspect_data
 from gradacc_gui.recipe.draft import Draft
 from gradacc_gui.session.background import Background
 
@@ -15,15 +15,15 @@ AFTER_MS: Final = 250
 POLL_MS: Final = 40
 
 
-class DataLooker(QObject):
+class DataInspection(QObject):
     """`changed` comes when something else is known of the data."""
 
     changed = Signal()
 
     def __init__(self) -> None:
         super().__init__()
-        self.facts = Facts()
-        self._question: Question | None = None
+        self.facts = DataFacts()
+        self._question: DataQuestion | None = None
         self._active = False
         self._background: Background | None = None
         self._timer = QTimer(self)
@@ -35,7 +35,7 @@ class DataLooker(QObject):
         if question == self._question:
             return
         self._question = question
-        self.facts = Facts()
+        self.facts = DataFacts()
         if self._active:
             self._timer.start(AFTER_MS)
 
@@ -46,7 +46,7 @@ class DataLooker(QObject):
 
     def set_active(self, active: bool) -> None:
         """Only a page that is seen looks."""
-        unknown = self._question is not None and self.facts == Facts()
+        unknown = self._question is not None and self.facts == DataFacts()
         if active and not self._active and (unknown or self.facts.faults):
             self._timer.start(0)
         self._active = active
@@ -59,14 +59,14 @@ class DataLooker(QObject):
                 return
             self._background = Background()
             know = partial(self._know, question)
-            self._background.submit(lambda: look(question), know, lambda _sentence: know(Facts()))
+            self._background.submit(lambda: inspect_data(question), know, lambda _sentence: know(DataFacts()))
             self._timer.start(POLL_MS)
             return
         self._background.poll()
         if not self._background.is_busy:
             self.shut_down()
 
-    def _know(self, question: Question, facts: Facts) -> None:
+    def _know(self, question: DataQuestion, facts: DataFacts) -> None:
         if question == self._question:
             self.facts = facts
             self.changed.emit()
@@ -74,25 +74,25 @@ class DataLooker(QObject):
             self._again()
 
     def _again(self) -> None:
-        """The text changed meanwhile: look once more after this tick."""
+        """The text changed meanwhile: inspect the data once more after this tick."""
         QTimer.singleShot(0, self, partial(self._timer.start, 0))
 
     def shut_down(self) -> None:
-        """Wait for a look that is under way, and let go of its thread."""
+        """Wait for an inspection that is under way, and let go of its thread."""
         self._timer.stop()
         if self._background is not None:
             self._background.close()
             self._background = None
 
 
-def question_of(draft: Draft) -> Question:
-    """What there is to look at: the paths in [data] that say something."""
+def question_of(draft: Draft) -> DataQuestion:
+    """What there is to inspect: the paths in [data] that say something."""
     paths = tuple(
         (path, draft.text(path))
         for path, spec in draft.specs.items()
         if spec.section == "data" and spec.browse and (draft.text(path).strip() or spec.takes_blank)
     )
-    return Question(
+    return DataQuestion(
         kind=draft.kind,
         folder=str(draft.folder),
         paths=paths,

@@ -12,12 +12,11 @@ from PySide6.QtWidgets import QApplication, QLabel, QTableView
 from pytestqt.qtbot import QtBot
 
 from gradacc_gui.session.runs import list_runs
-from gradacc_gui.widgets.copying import offer_rows, tab_separated
-from gradacc_gui.widgets.folders import open_folder
+from gradacc_gui.widgets.desktop import offer_rows, open_folder, tab_separated
 from gradacc_gui.widgets.small_table import Cell, SmallTable
 from gradacc_gui.window.decision_log import DecisionLog, Entry
 from gradacc_gui.window.runs_page import RunsPage
-from gradacc_gui.words import Line
+from gradacc_gui.words import LogLine
 from tests.support.fake_runs import Plan, write_run
 from trainer_backend.run_directory import runs_folder
 
@@ -64,7 +63,7 @@ def test_the_decision_log_s_lines_are_copied(qtbot: QtBot) -> None:
     """With their time, in the order in which they stand there."""
     log = DecisionLog()
     qtbot.addWidget(log)
-    log.add([Entry(0.0, Line("first")), Entry(0.0, Line("second"))])
+    log.add([Entry(0.0, LogLine("first")), Entry(0.0, LogLine("second"))])
     log.view.selectAll()
     log.view.actions()[0].trigger()
     assert [line.split(maxsplit=1)[1] for line in copied().splitlines()] == ["second", "first"]

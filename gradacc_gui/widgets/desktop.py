@@ -1,14 +1,19 @@
-"""Ctrl+C and a menu that copy a table's rows as text: cells apart by tabs, as a spreadsheet takes them."""
+"""What widgets hand to the desktop: table rows for the clipboard, folders for the file manager."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
 
-from PySide6.QtCore import Qt
-from PySide6.QtGui import QAction, QGuiApplication, QKeySequence
+from PySide6.QtCore import QModelIndex, QPersistentModelIndex, Qt, QUrl
+from PySide6.QtGui import QAction, QDesktopServices, QGuiApplication, QKeySequence
 from PySide6.QtWidgets import QAbstractItemView, QWidget
 
 from gradacc_gui.words import tr
+
+Index: TypeAlias = QModelIndex | QPersistentModelIndex
+"""What Qt hands a table's or list's model: either kind of place in it."""
 
 
 def tab_separated(rows: Sequence[Sequence[str]]) -> str:
@@ -44,3 +49,13 @@ def offer_rows(view: QAbstractItemView) -> QAction:
 def _copy(text: str) -> None:
     if text:  # nothing selected: what was copied before stays
         QGuiApplication.clipboard().setText(text)
+
+
+def open_folder(path: Path) -> str:
+    """Ask the system to show `path`; gives a sentence with the path when nothing here can, else ""."""
+    if not path.is_dir():
+        return tr("There is no folder {path} any more.").format(path=path)
+    if QDesktopServices.openUrl(QUrl.fromLocalFile(str(path))):
+        return ""
+    words = tr("No program here shows folders. Select and copy where it lies: {path}")
+    return words.format(path=path)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gradacc_gui.charts.horizon import FIRST_SPAN, Horizon
+from gradacc_gui.charts.x_range import FIRST_SPAN, XRange
 
 
-def at(end: float, *, live: bool = True) -> Horizon:
+def at(end: float, *, live: bool = True) -> XRange:
     """The whole run, which stands at `end`."""
-    horizon = Horizon()
+    horizon = XRange()
     horizon.update(end, live=live)
     return horizon
 
@@ -19,7 +19,7 @@ def test_a_run_that_begins_has_room_ahead() -> None:
 
 def test_the_range_moves_seldom_while_a_run_grows() -> None:
     """Some dozen moves over a thousand steps, and the newest step is always in sight."""
-    horizon, moves = Horizon(), 0
+    horizon, moves = XRange(), 0
     for end in range(1, 1_001):
         moves += horizon.update(end, live=True)
         assert end <= horizon.x1 <= max(FIRST_SPAN["steps"], 1.25 * end)

@@ -1,12 +1,12 @@
-"""No run yet: what this is, and two ways to begin."""
+"""What fills a page that has nothing to show: no run yet, or one that is still loading."""
 
 from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QProgressBar, QVBoxLayout, QWidget
 
 from gradacc_gui.theme import space
-from gradacc_gui.widgets.parts import IconLabel, button, label
+from gradacc_gui.widgets.parts import IconLabel, button, label, put
 from gradacc_gui.words import tr
 
 
@@ -46,3 +46,32 @@ class EmptyState(QWidget):
             made.setMinimumWidth(150)
             row.addWidget(made)
         column.addLayout(row)
+
+
+class LoadingState(QWidget):
+    """The middle of a page while nothing can be drawn yet: what happens now, moving bar, explanation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        column = QVBoxLayout(self)
+        column.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        column.setSpacing(space(3))
+        self.sentence = label(role="page-title")
+        self.more = label(role="muted", wrap=True)
+        self.more.setMaximumWidth(480)
+        self.more.setMinimumWidth(360)
+        for text in (self.sentence, self.more):
+            text.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self.bar = QProgressBar()
+        self.bar.setRange(0, 0)
+        self.bar.setTextVisible(False)
+        self.bar.setFixedWidth(240)
+        column.addWidget(self.sentence)
+        column.addWidget(self.bar, 0, Qt.AlignmentFlag.AlignCenter)
+        column.addWidget(self.more)
+
+    def say(self, sentence: str, more: str, *, moving: bool) -> None:
+        """What happens now; `moving` shows that it is being worked on."""
+        put(self.sentence, sentence)
+        put(self.more, more)
+        self.bar.setVisible(moving)

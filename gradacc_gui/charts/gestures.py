@@ -18,7 +18,7 @@ DRAG_PX: Final = 4
 """A shorter way is a click."""
 
 
-class PointedView(pg.GraphicsView):  # type: ignore[misc]  # pyqtgraph ships no types
+class GestureView(pg.GraphicsView):  # type: ignore[misc]  # pyqtgraph ships no types
     """Turns what the pointer does into places on the x-axis. pyqtgraph's own handling is left out."""
 
     zoomed = Signal(float, float)

@@ -12,7 +12,7 @@ FIRST_SPAN: Final[dict[Axis, float]] = {"steps": 20.0, "samples": 320.0, "tokens
 """What an axis shows before there is more."""
 
 
-class Horizon:
+class XRange:
     """The x-range. It is moved by a person, and by data only while it follows them."""
 
     def __init__(self) -> None:
@@ -20,9 +20,9 @@ class Horizon:
         self.x0 = 0.0
         self.x1 = FIRST_SPAN["steps"]
         self.follows = True
-        """Whether the newest data stay in sight."""
+        """Whether the newest data stay visible."""
         self.is_whole = True
-        """Whether the run's beginning stays in sight too."""
+        """Whether the run's beginning stays visible too."""
         self.end = 0.0
 
     def set_axis(self, axis: Axis) -> None:
@@ -36,7 +36,7 @@ class Horizon:
         self.x0 = self.x1 = 0.0
 
     def follow(self, follow: bool) -> None:
-        """Keep the newest data in sight, or stand still."""
+        """Keep the newest data visible, or stand still."""
         self.follows = follow
         if follow and not self.is_whole and self.end > self.x1:
             self._move_to(self.end)

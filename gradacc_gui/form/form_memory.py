@@ -13,11 +13,11 @@ from gradacc_gui.remembered import Remembered
 from trainer_backend.run_directory import home, make_private
 
 MOST_RECENT: Final = 10
-Place: TypeAlias = Literal["draft", "aside"]
+DraftSlot: TypeAlias = Literal["draft", "aside"]
 """draft: what stands in the form; aside: edits that made way for another recipe."""
 
 
-class Memory(Remembered):
+class FormMemory(Remembered):
     """What the form remembers in the window's file, and the drafts beside it."""
 
     def _texts(self, key: str) -> list[str]:
@@ -53,14 +53,14 @@ class Memory(Remembered):
         """The next start of the window begins with this one."""
         self._set("form/interpreter", path)
 
-    def draft(self, place: Place = "draft") -> Kept | None:
+    def draft(self, place: DraftSlot = "draft") -> Kept | None:
         """What was typed and not saved; None: nothing, or nothing that is understood."""
         try:
             return msgspec.json.decode(_draft_path(place).read_bytes(), type=Kept)
         except (OSError, msgspec.DecodeError):
             return None
 
-    def keep_draft(self, kept: Kept | None, place: Place = "draft") -> None:
+    def keep_draft(self, kept: Kept | None, place: DraftSlot = "draft") -> None:
         """Write what is typed beside and rename it; None takes the draft away."""
         path = _draft_path(place)
         try:
@@ -76,7 +76,7 @@ class Memory(Remembered):
             return
 
 
-def _draft_path(place: Place) -> Path:
+def _draft_path(place: DraftSlot) -> Path:
     return home() / f"form-{place}.json"
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from PySide6.QtCore import QObject, Signal
 
-from gradacc_gui.form.recent import Memory, bundled_recipes, is_bundled
+from gradacc_gui.form.form_memory import FormMemory, bundled_recipes, is_bundled
 from gradacc_gui.recipe.draft import Draft
 from gradacc_gui.words import tr
 from trainer_backend.errors import UsageError
@@ -32,7 +32,7 @@ gradient_accumulation_steps = 4
 """
 
 
-class RecipeDesk(QObject):
+class OpenRecipe(QObject):
     """Holds the draft. `replaced` comes when another one takes its place."""
 
     replaced = Signal()
@@ -41,7 +41,7 @@ class RecipeDesk(QObject):
     noticed = Signal(str, bool)
     """What was done besides, and whether edits can be brought back."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: FormMemory) -> None:
         super().__init__()
         self.memory = memory
         path = next((path for path in bundled_recipes() if path.name == FIRST_RECIPE), None)

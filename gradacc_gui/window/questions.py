@@ -1,0 +1,112 @@
+"""What the window asks before it acts: installing before a start, and closing while a run is live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QCheckBox, QMessageBox, QWidget
+
+from gradacc_gui.remembered import Preferences
+from gradacc_gui.run import starter
+from gradacc_gui.session.background import Background
+from gradacc_gui.session.launch import Launch
+from gradacc_gui.words import tr
+
+
+class Starts:
+    """One start at a time; a second click while the first is under way does nothing."""
+
+    def __init__(
+        self,
+        window: QWidget,
+        background: Background,
+        began: Callable[[Launch], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        self._window, self._background = window, background
+        self._tell_began, self._tell_failed = began, failed
+        self.pending: starter.StartRequest | None = None
+        """What is being started; None while nothing is."""
+        self.question: QMessageBox | None = None
+
+    def start(self, request: starter.StartRequest, python: str) -> bool:
+        """Start `request` with `python`; False while another start is under way."""
+        if self.pending is not None:
+            return False
+        self.pending = request
+        self._window.setCursor(Qt.CursorShape.BusyCursor)
+        self._background.submit(
+            lambda: starter.prepare(python), lambda found: self._prepared(request, found), self._failed
+        )
+        return True
+
+    def _prepared(self, request: starter.StartRequest, found: starter.ReadyInterpreter) -> None:
+        if found.installs:
+            self._ask(request, found)
+        else:
+            self._begin(request, found)
+
+    def _ask(self, request: starter.StartRequest, found: starter.ReadyInterpreter) -> None:
+        names = ", ".join(install.need.requirement for install in found.installs)
+        question = QMessageBox(self._window)
+        question.setWindowTitle(tr("Install into gradacc's own folder"))
+        text = tr("{python} lacks what the trainer needs: {names}.")
+        question.setText(text.format(python=found.interpreter.executable, names=names))
+        question.setInformativeText(
+            tr("gradacc can put it into a folder of its own with pip; your interpreter stays as it is.")
+        )
+        question.setStandardButtons(QMessageBox.StandardButton.Cancel)
+        install = question.addButton(tr("Install and start"), QMessageBox.ButtonRole.AcceptRole)
+        question.setDefaultButton(install)
+        question.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        question.buttonClicked.connect(
+            lambda clicked: self._begin(request, found) if clicked is install else self._give_up()
+        )
+        self.question = question
+        question.open()
+
+    def _begin(self, request: starter.StartRequest, found: starter.ReadyInterpreter) -> None:
+        self._background.submit(lambda: starter.begin(request, found), self._began, self._failed)
+
+    def _began(self, launch: Launch) -> None:
+        self._give_up()
+        self._tell_began(launch)
+
+    def _failed(self, sentence: str) -> None:
+        self._give_up()
+        self._tell_failed(sentence)
+
+    def _give_up(self) -> None:
+        self.pending = None
+        self.question = None
+        self._window.unsetCursor()
+
+
+def explain_that_run_continues(
+    window: QWidget, preferences: Preferences, close: Callable[[], None]
+) -> QMessageBox:
+    """Open the notice; `close` is called when the person closes the window knowingly."""
+    said = QMessageBox(window)
+    said.setWindowTitle(tr("The run goes on"))
+    said.setText(tr("The run goes on without this window."))
+    said.setInformativeText(
+        tr("Open gradacc again to see all of it. To end it, use Stop, or `gradacc stop` in a terminal.")
+    )
+    box = QCheckBox(tr("Do not say this again"))
+    said.setCheckBox(box)
+    said.setStandardButtons(QMessageBox.StandardButton.Cancel)
+    yes = said.addButton(tr("Close the window"), QMessageBox.ButtonRole.AcceptRole)
+    said.setDefaultButton(yes)
+    said.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+
+    def answered(clicked: object) -> None:
+        if clicked is not yes:
+            return
+        if box.isChecked():
+            preferences.says_that_runs_go_on = False
+        close()
+
+    said.buttonClicked.connect(answered)
+    said.open()
+    return said
