@@ -149,7 +149,7 @@ class ChartCard(QFrame):
         return {line.kind for line in self.spec.lines}
 
     def set_theme(self, theme: Theme) -> None:
-        """Wear these colours."""
+        """Draw in these colours."""
         self.view.set_theme(theme)
         self.legend.theme = theme
         self.legend.update()

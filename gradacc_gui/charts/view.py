@@ -83,7 +83,7 @@ class ChartView(GestureView):
         self.set_theme(current_theme())
 
     def set_theme(self, theme: Theme) -> None:
-        """Wear these colours at the next `draw`."""
+        """Draw in these colours at the next `draw`."""
         self.theme = theme
         self._is_current = False
 

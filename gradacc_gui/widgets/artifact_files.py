@@ -33,7 +33,7 @@ MOST_ROWS: Final = 1_000
 MOST_COLUMNS: Final = 200
 
 
-class Picture(msgspec.Struct, frozen=True, kw_only=True):
+class LoadedPicture(msgspec.Struct, frozen=True, kw_only=True):
     """An image, perhaps smaller than in its file."""
 
     image: QImage
@@ -66,7 +66,7 @@ class Unreadable(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
 
 
-Loaded: TypeAlias = Picture | TextExcerpt | TableExcerpt | Unreadable
+Loaded: TypeAlias = LoadedPicture | TextExcerpt | TableExcerpt | Unreadable
 
 
 def load(folder: Path, artifact: ArtifactSaved, largest: QSize) -> Loaded:
@@ -109,7 +109,7 @@ def _find(folder: Path, path: str) -> Path | Unreadable:
     return found
 
 
-def _picture(path: Path, largest: QSize) -> Picture | Unreadable:
+def _picture(path: Path, largest: QSize) -> LoadedPicture | Unreadable:
     size_bytes = path.stat().st_size
     if size_bytes > PICTURE_BYTES:
         return _unreadable(path.name, tr("it has {size}").format(size=gibibytes(size_bytes)))
@@ -131,7 +131,7 @@ def _picture(path: Path, largest: QSize) -> Picture | Unreadable:
     if image.width() > largest.width() or image.height() > largest.height():
         mode = Qt.TransformationMode.SmoothTransformation
         image = image.scaled(largest, Qt.AspectRatioMode.KeepAspectRatio, mode)
-    return Picture(image=image, width=whole.width(), height=whole.height())
+    return LoadedPicture(image=image, width=whole.width(), height=whole.height())
 
 
 def _beginning(path: Path) -> tuple[str, str]:

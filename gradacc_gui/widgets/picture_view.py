@@ -18,7 +18,7 @@ from PySide6.QtWidgets import (
 )
 
 from gradacc_gui.theme import current_theme, set_role, space
-from gradacc_gui.widgets.artifact_files import Picture
+from gradacc_gui.widgets.artifact_files import LoadedPicture
 from gradacc_gui.widgets.parts import ElidedLabel, button, label, put
 from gradacc_gui.words import tr
 
@@ -54,7 +54,7 @@ class PictureView(QAbstractButton):
         """Whether a decoded picture is in memory."""
         return self._image is not None
 
-    def show_picture(self, picture: Picture) -> None:
+    def show_picture(self, picture: LoadedPicture) -> None:
         """Draw this one."""
         self._image = picture.image
         self._whole = QSize(picture.width, picture.height)
@@ -100,7 +100,7 @@ class Enlarged(QDialog):
         super().__init__(parent)
         self.setWindowTitle(caption or tr("Picture"))
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        self._picture: Picture | None = None
+        self._picture: LoadedPicture | None = None
         column = QVBoxLayout(self)
         column.setContentsMargins(space(3), space(3), space(3), space(3))
         row = QHBoxLayout()
@@ -124,7 +124,7 @@ class Enlarged(QDialog):
         window = parent.window().size()
         self.resize(max(480, window.width() * 9 // 10), max(360, window.height() * 9 // 10))
 
-    def show_picture(self, picture: Picture) -> None:
+    def show_picture(self, picture: LoadedPicture) -> None:
         """Draw it."""
         self._picture = picture
         shown = picture.image.width()

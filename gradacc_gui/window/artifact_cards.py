@@ -20,7 +20,7 @@ from PySide6.QtWidgets import (
 
 from gradacc_gui.run.evaluations import number
 from gradacc_gui.theme import current_theme, mix, mono_font, set_role, space
-from gradacc_gui.widgets.artifact_files import Loaded, Picture, TableExcerpt, TextExcerpt, Unreadable
+from gradacc_gui.widgets.artifact_files import Loaded, LoadedPicture, TableExcerpt, TextExcerpt, Unreadable
 from gradacc_gui.widgets.desktop import Index, offer_rows
 from gradacc_gui.widgets.parts import ElidedLabel, label, put
 from gradacc_gui.widgets.picture_view import PictureView
@@ -99,7 +99,7 @@ class Card(QFrame):
         put(self.note, note)
         self.note.setVisible(bool(note))
         match loaded:
-            case Picture():
+            case LoadedPicture():
                 self._content(PictureView).show_picture(loaded)
                 self._content(PictureView).setAccessibleName(
                     tr("Enlarge {caption}").format(caption=self.caption.full_text())

@@ -20,8 +20,8 @@ from PySide6.QtWidgets import (
 from gradacc_gui.theme import current_theme, icon, set_role, space
 from gradacc_gui.words import tr
 
-Page: TypeAlias = Literal["live", "new-run", "runs", "verify", "settings"]
-PAGES: Final[tuple[tuple[Page, str, str], ...]] = (
+PageName: TypeAlias = Literal["live", "new-run", "runs", "verify", "settings"]
+PAGES: Final[tuple[tuple[PageName, str, str], ...]] = (
     ("live", "Live", "Ctrl+L"),
     ("new-run", "New run", "Ctrl+N"),
     ("runs", "Runs", "Ctrl+R"),
@@ -54,7 +54,7 @@ class Navigation(QFrame):
         self._draw_icons()
         self.choose("live")
 
-    def _build_button(self, page: Page, word: str, keys: str) -> QToolButton:
+    def _build_button(self, page: PageName, word: str, keys: str) -> QToolButton:
         made = QToolButton()
         made.setText(word)
         made.setCheckable(True)

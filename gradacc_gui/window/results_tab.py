@@ -14,7 +14,7 @@ from gradacc_gui.run.evaluations import Evaluations, StepResults
 from gradacc_gui.run.numbers import count, day_and_time
 from gradacc_gui.session.background import Background
 from gradacc_gui.theme import set_role, space
-from gradacc_gui.widgets.artifact_files import Loaded, Picture, Unreadable, load
+from gradacc_gui.widgets.artifact_files import Loaded, LoadedPicture, Unreadable, load
 from gradacc_gui.widgets.parts import button, clear_widget, label, put
 from gradacc_gui.widgets.picture_view import Enlarged
 from gradacc_gui.window.artifact_cards import Card, key_of
@@ -290,7 +290,7 @@ class ResultsTab(QWidget):
         if card is None:
             return
         card.show_loaded(loaded)
-        if isinstance(loaded, Picture) and loaded.width > WIDE * loaded.height and not self._wide:
+        if isinstance(loaded, LoadedPicture) and loaded.width > WIDE * loaded.height and not self._wide:
             self._wide = True
             self._lay_out()
 
@@ -304,7 +304,7 @@ class ResultsTab(QWidget):
             if closed:
                 return
             match loaded:
-                case Picture():
+                case LoadedPicture():
                     dialog.show_picture(loaded)
                 case Unreadable(sentence=sentence):
                     dialog.say(sentence)

@@ -17,7 +17,7 @@ from gradacc_gui.widgets.artifact_files import (
     MOST_ROWS,
     TEXT_BYTES,
     Loaded,
-    Picture,
+    LoadedPicture,
     TableExcerpt,
     TextExcerpt,
     Unreadable,
@@ -39,10 +39,10 @@ def test_a_picture_is_scaled_while_it_is_read_and_tells_its_own_size(tmp_path: P
     picture(10, 1600, 400).save(str(tmp_path / "large.png"))
     picture(10, 32, 24).save(str(tmp_path / "small.png"))
     large, small = read(tmp_path, "image", "large.png"), read(tmp_path, "image", "small.png")
-    assert isinstance(large, Picture)
+    assert isinstance(large, LoadedPicture)
     assert (large.image.width(), large.image.height()) == (400, 100)
     assert (large.width, large.height) == (1600, 400)
-    assert isinstance(small, Picture)
+    assert isinstance(small, LoadedPicture)
     assert (small.image.width(), small.image.height()) == (32, 24)
 
 
