@@ -20,10 +20,12 @@ for _name in ("QT_SCALE_FACTOR", "QT_STYLE_OVERRIDE", "PYTEST_QT_API", "CUDA_VIS
 
 import pytest  # noqa: E402 - after the environment is set
 
-from tests.support import leftovers  # noqa: E402 - likewise
+from tests.support import fork_server, leftovers  # noqa: E402 - likewise
 
 GRACE_S = 3.0
 """How long something that is on its way out may take; only a test that leaks waits so long."""
+MOST_PROCESSES = 4
+"""Each has torch and Qt, and a process that trainers are forked from."""
 
 
 @pytest.fixture(autouse=True)
@@ -49,3 +51,20 @@ def nothing_left_behind(gradacc_home: Path) -> Iterator[None]:
     if left:
         watch.clear()
         pytest.fail("This test left behind: " + "; ".join(left))
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """A process for each core, at most four.
+
+    None besides this one where files or single tests are asked for, so that they can be looked into, and
+    where what is left out is: it measures, or has the device for itself.
+    """
+    is_plain = config.option.markexpr.startswith("not ")
+    if not is_plain or not all(Path(argument).is_dir() for argument in config.args):
+        return 0
+    return min(MOST_PROCESSES, os.cpu_count() or 1)
+
+
+def pytest_unconfigure() -> None:
+    """The process that trainers are forked from ends with the tests."""
+    fork_server.close()

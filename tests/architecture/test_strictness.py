@@ -77,6 +77,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> str:
     for name in (
         "tests/__init__.py",
         "tests/support/__init__.py",
+        "tests/support/fork_server.py",
         "tests/support/leftovers.py",
         "pyproject.toml",
     ):
@@ -93,6 +94,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> str:
         "-q",
         "-p",
         "no:cacheprovider",
+        "-n",
+        "0",
         "-o",
         f"pythonpath=. {CHECKOUT}",
     ]

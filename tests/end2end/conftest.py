@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from pytestqt.qtbot import QtBot
 from gradacc_gui.remembered import Preferences
 from gradacc_gui.theme import Themes, application_font
 from gradacc_gui.window.main_window import MainWindow
+from tests.support import fork_server
 from trainer_backend.run_directory import all_runs
 
 PATIENCE_MS = 60_000
@@ -46,7 +48,15 @@ def small(text: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def make_window(qtbot: QtBot, qapp: QApplication) -> Iterator[Callable[[], MainWindow]]:
+def forked_trainers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the window starts is forked from a process that has torch already."""
+    monkeypatch.setattr(subprocess, "Popen", fork_server.PopenOfTrainers)
+
+
+@pytest.fixture
+def make_window(
+    qtbot: QtBot, qapp: QApplication, forked_trainers: None
+) -> Iterator[Callable[[], MainWindow]]:
     """Windows that are closed at the end, the way a person closes them."""
     made: list[MainWindow] = []
     qapp.setStyle("Fusion")
@@ -72,7 +82,7 @@ def make_window(qtbot: QtBot, qapp: QApplication) -> Iterator[Callable[[], MainW
 
 def end_all_runs() -> None:
     """End what windows started and, as is right, left running; and reap it."""
-    ours = [child for child in psutil.Process().children() if _is_trainer(child)]
+    ours = [child for child in psutil.Process().children() if _is_trainer(child)]  # those started cold
     for run in all_runs():
         if run.is_alive() and (pid := run.pid()) is not None:
             os.kill(pid, signal.SIGKILL)
@@ -83,4 +93,6 @@ def end_all_runs() -> None:
 
 
 def _is_trainer(child: psutil.Process) -> bool:
+    if child.pid == fork_server.server_pid():
+        return False
     return child.status() == psutil.STATUS_ZOMBIE or "trainer_backend" in " ".join(child.cmdline())

@@ -31,10 +31,11 @@ MakeWindow = Callable[[], MainWindow]
 
 def window_sizes(run: RunDirectory, *, attempt: int = 1) -> dict[int, int]:
     """Micro-batches measured in each window that was closed."""
+    # First, for the run goes on: of a window that closes meanwhile not all may have been read.
+    closed = {step.step for step in events(run, OptimizerStepMeasured, attempt=attempt)}
     counts: dict[int, int] = {}
     for micro in events(run, MicroBatchMeasured, attempt=attempt):
         counts[micro.step] = counts.get(micro.step, 0) + 1
-    closed = {step.step for step in events(run, OptimizerStepMeasured, attempt=attempt)}
     return {step: count for step, count in counts.items() if step in closed}
 
 

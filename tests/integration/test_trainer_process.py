@@ -179,7 +179,7 @@ def test_a_signal_asks_for_a_clean_stop_and_loading_can_be_stopped(tmp_path: Pat
     module = tmp_path / "slow.py"
     module.write_text("import time\nprint('loading', flush=True)\ntime.sleep(600)\n", encoding="utf-8")
     slow = make_run(tmp_path / "slow", {"run": {"epochs": 1}}, module=module)
-    with Trainer(run) as trainer, Trainer(slow) as loading:
+    with Trainer(run, cold=True) as trainer, Trainer(slow, cold=True) as loading:
         trainer.wait_for_kind(OptimizerStepMeasured, lambda step: step.step >= 2)
         trainer.process.send_signal(signal.SIGTERM)
         ended = trainer.end()

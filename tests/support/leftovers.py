@@ -14,8 +14,10 @@ from typing import Any
 
 import psutil
 
+from tests.support import fork_server
+
 HELPERS_OF_PYTHON = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
-"""Processes that Python keeps until its own end once they were needed."""
+"""Processes that Python keeps until its own end once they were needed; `fork_server` is ours."""
 
 _started_timers: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -93,8 +95,15 @@ class Watch:
 
 
 def _children() -> list[psutil.Process]:
+    """This process's own, without the fork server, and the trainers that the server forked for it."""
+    server = fork_server.server_pid()
+    own = [child for child in _children_of(psutil.Process().pid) if child.pid != server]
+    return own if server is None else own + _children_of(server)
+
+
+def _children_of(pid: int) -> list[psutil.Process]:
     try:
-        return [child for child in psutil.Process().children() if child.is_running()]
+        return [child for child in psutil.Process(pid).children() if child.is_running()]
     except psutil.NoSuchProcess:
         return []
 

@@ -21,6 +21,7 @@ from typing import Any, Self, TypeVar
 
 import tomlkit
 
+from tests.support import fork_server
 from trainer_backend.inbox import send
 from trainer_backend.journal_reader import JournalReader
 from trainer_backend.protocol import (
@@ -122,23 +123,30 @@ def events(run: RunDirectory, kind: type[E], *, attempt: int | None = None) -> l
 
 
 class Trainer:
-    """A trainer in a process of its own. As a context it is killed at the end, if it still lives."""
+    """A trainer in a process of its own. As a context it is killed at the end, if it still lives.
 
-    def __init__(self, run: RunDirectory, *arguments: str, env: dict[str, str] | None = None) -> None:
+    It is forked from a process that has torch already; one that is `cold`, or has variables of its own in
+    `env`, is a new interpreter, as a person starts it.
+    """
+
+    def __init__(
+        self, run: RunDirectory, *arguments: str, env: dict[str, str] | None = None, cold: bool = False
+    ) -> None:
         self.run = run
         self._after = 0
         self._seen: list[Record] = []
         self._reader: JournalReader | None = None
         self._after = JournalReader(run.journal_path).head() if run.journal_path.exists() else 0
+        command = [sys.executable, "-P", "-m", "trainer_backend", "run", str(run.path), *arguments]
+        seen = environment() | (env or {})
+        self.process: subprocess.Popen[bytes] | fork_server.ForkedTrainer
         with run.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "trainer_backend", "run", str(run.path), *arguments],
-                cwd=run.path,
-                env=environment() | (env or {}),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+            if not (cold or env) and fork_server.can_fork(command, seen):
+                self.process = fork_server.start(command, cwd=run.path, env=seen, log=log)
+            else:
+                self.process = subprocess.Popen(
+                    command, cwd=run.path, env=seen, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                )
 
     def __enter__(self) -> Self:
         return self
