@@ -29,7 +29,6 @@ from gradacc_gui.assets import asset
 
 STEP: Final = 4
 """Spacing comes in steps of 4 logical pixels: use `space(n)`."""
-RADIUS: Final = 8
 ThemeChoice: TypeAlias = Literal["system", "dark", "light"]
 
 

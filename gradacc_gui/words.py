@@ -1,12 +1,11 @@
 """Every sentence that the window makes from a code and its values, in one place. No Qt.
 
-The trainer reports codes with values; people read sentences. `tr` is the one seam for a translation:
-it gets the English template and gives the template of the user's language, with the same {names}.
+The trainer reports codes with values; people read sentences.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, assert_never
 
 import msgspec
@@ -73,17 +72,13 @@ class LogLine(msgspec.Struct, frozen=True):
     """More, for the tool-tip."""
 
 
-_translate: list[Callable[[str], str]] = []
-
-
 def tr(text: str) -> str:
-    """`text` in the user's language."""
-    return _translate[-1](text) if _translate else text
+    """`text`, marked as one that people read.
 
-
-def set_translator(translate: Callable[[str], str] | None) -> None:
-    """Use `translate` for every template from now on; None is English."""
-    _translate[:] = [] if translate is None else [translate]
+    It takes a literal template, which is filled afterwards: tr("Checkpoint at step {step:,}").format(step=7).
+    So every sentence of the window can be listed from the source.
+    """
+    return text
 
 
 # ------------------------------------------------------------------------- codes with values

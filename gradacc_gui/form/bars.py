@@ -7,10 +7,11 @@ from pathlib import Path
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QAction, QKeySequence
-from PySide6.QtWidgets import QBoxLayout, QFileDialog, QHBoxLayout, QMenu, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QBoxLayout, QHBoxLayout, QMenu, QVBoxLayout, QWidget
 
 from gradacc_gui.form.form_memory import FormMemory, bundled_recipes
 from gradacc_gui.theme import space
+from gradacc_gui.widgets.desktop import ask_for_file, ask_where_to_save
 from gradacc_gui.widgets.parts import ElidedLabel, button, label, put
 from gradacc_gui.words import tr
 
@@ -98,24 +99,17 @@ class RecipeBar(QWidget):
 
     def ask_what_to_open(self) -> None:
         """A file dialog for a recipe."""
-        text, _ = QFileDialog.getOpenFileName(self, tr("Open a recipe"), str(self._folder), FILTER)
-        if text:
-            self.open_requested.emit(Path(text))
+        ask_for_file(self, tr("Open a recipe"), self._folder, self.open_requested.emit, FILTER)
 
     def ask_what_to_import(self) -> None:
         """A file dialog for another trainer's configuration."""
         title = tr("Import from another trainer")
-        text, _ = QFileDialog.getOpenFileName(self, title, str(self._folder), FOREIGN)
-        if text:
-            self.import_requested.emit(Path(text))
+        ask_for_file(self, title, self._folder, self.import_requested.emit, FOREIGN)
 
     def ask_where_to_save(self) -> None:
         """A file dialog for a recipe's new place."""
         start = self._folder / (self._path.name if self._path else "run.toml")
-        text, _ = QFileDialog.getSaveFileName(self, tr("Save the recipe"), str(start), FILTER)
-        if text:
-            path = Path(text)
-            self.save_as_requested.emit(path if path.suffix else path.with_suffix(".toml"))
+        ask_where_to_save(self, tr("Save the recipe"), start, self.save_as_requested.emit, FILTER)
 
 
 class StartBar(QWidget):

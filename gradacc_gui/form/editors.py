@@ -11,7 +11,6 @@ from PySide6.QtGui import QDragEnterEvent, QDropEvent, QIcon, QWheelEvent
 from PySide6.QtWidgets import (
     QCheckBox,
     QComboBox,
-    QFileDialog,
     QHBoxLayout,
     QLineEdit,
     QMenu,
@@ -24,6 +23,7 @@ from gradacc_gui.form.points_edit import PointsEdit
 from gradacc_gui.recipe.arrangement import CHOICES
 from gradacc_gui.recipe.field_specs import FieldSpec
 from gradacc_gui.theme import mono_font, set_role, space
+from gradacc_gui.widgets.desktop import ask_for_file, ask_for_folder
 from gradacc_gui.widgets.line_edit import LineEdit, clean
 from gradacc_gui.widgets.parts import button
 from gradacc_gui.words import tr
@@ -183,7 +183,7 @@ class PathEdit(QWidget):
         row.addWidget(self.browse)
 
     def set_folder(self, folder: Path) -> None:
-        """Where relative paths start, and where browsing does."""
+        """Browse from here on: relative paths start here too."""
         self._folder = folder
 
     def set_text(self, text: str) -> None:
@@ -196,16 +196,14 @@ class PathEdit(QWidget):
         self.line.set_invalid(invalid)
 
     def _browse_file(self) -> None:
-        path, _ = QFileDialog.getOpenFileName(self, tr("Choose a file"), str(self._folder))
-        self._take(path)
+        ask_for_file(self, tr("Choose a file"), self._folder, self._take)
 
     def _browse_folder(self) -> None:
-        self._take(QFileDialog.getExistingDirectory(self, tr("Choose a folder"), str(self._folder)))
+        ask_for_folder(self, tr("Choose a folder"), self._folder, self._take)
 
-    def _take(self, path: str) -> None:
-        if path:
-            self.set_text(path)
-            self.edited.emit(clean(path))
+    def _take(self, path: Path) -> None:
+        self.set_text(str(path))
+        self.edited.emit(clean(str(path)))
 
 
 class _DropLine(LineEdit):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QStandardItemModel
 
+from gradacc_gui.form.editors import PathEdit
 from gradacc_gui.form.field_view import ChoiceView, FieldView
 from gradacc_gui.form.published_panel import PublishedPanel
 from gradacc_gui.form.section_panel import SectionPanel
@@ -85,6 +86,8 @@ class FieldsArea(PanelFlow):
         for view in self.views():
             if view is not self.kind:
                 self._show_text(view, draft)
+            if isinstance(view.editor, PathEdit):
+                view.editor.set_folder(draft.folder)
         text = draft.text(PUBLISHED)
         self.published.toml.set_text(text)
         self.set_panels([*panels, (self.published, 2)])

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias, assert_never
 
 from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QGuiApplication, QPaintEvent
-from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QStyle, QStyleOptionComboBox, QStylePainter
+from PySide6.QtWidgets import QHBoxLayout, QStyle, QStyleOptionComboBox, QStylePainter
 
 from gradacc_gui.form.editors import ComboBox
 from gradacc_gui.form.form_memory import FormMemory
@@ -17,6 +17,7 @@ from gradacc_gui.session import interpreter as found
 from gradacc_gui.session.background import Background
 from gradacc_gui.session.interpreter import Install, Interpreter
 from gradacc_gui.theme import set_role, space
+from gradacc_gui.widgets.desktop import ask_for_file
 from gradacc_gui.widgets.parts import Panel, button, label, put
 from gradacc_gui.words import tr
 from trainer_backend.errors import GradaccError
@@ -139,14 +140,14 @@ class InterpreterPanel(Panel):
     def _picked(self, path: str) -> None:
         if path == BROWSE:
             self.box.set_text(self._chosen)
-            path, _ = QFileDialog.getOpenFileName(
-                self, tr("Choose a Python interpreter"), str(Path(self._chosen).parent)
-            )
-            if not path:
-                return
-            self._memory.remember_interpreter(path)
+            ask_for_file(self, tr("Choose a Python interpreter"), Path(self._chosen).parent, self._browsed)
+            return
         self._memory.use_interpreter(path)
         self.choose(path)
+
+    def _browsed(self, path: Path) -> None:
+        self._memory.remember_interpreter(str(path))
+        self._picked(str(path))
 
     # ------------------------------------------------------------------ asking it
 

@@ -141,11 +141,6 @@ class FormPage(QWidget):
         target = self._under if self._narrow else self._beside
         target.insertWidget(self._side_panels.index(panel) + (1 if self._narrow else 0), panel)
 
-    def add_side_panel(self, panel: QWidget) -> None:
-        """Put another panel beside the fields, between what the run amounts to and the interpreter."""
-        self._side_panels.insert(-1, panel)
-        self._place_side_panel(panel)
-
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Change between one column and two."""
         super().resizeEvent(event)
@@ -269,10 +264,6 @@ class FormPage(QWidget):
     def set_recipe(self, path: Path) -> bool:
         """Open a recipe file. One that is not right leaves the form as it is and says why: False."""
         return self.recipe.open(path)
-
-    def set_config_text(self, text: str, *, folder: Path | None = None, name: str = "") -> bool:
-        """Show a recipe's text, of an earlier run say; `name` is what it is called in the sentences."""
-        return self.recipe.open_text(text, folder=folder, name=name)
 
     def _show(self) -> None:
         """Show the draft that is in the form."""

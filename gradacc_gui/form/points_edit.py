@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QGridLayout, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QGridLayout, QVBoxLayout, QWidget
 
 from gradacc_gui.recipe.field_specs import FieldSpec, TextRow, rows_of, text_of_rows
 from gradacc_gui.recipe.points import wrong_cells
@@ -52,10 +52,6 @@ class PointsEdit(QWidget):
     def cell(self, row: int, column: int) -> LineEdit:
         """The line at a place, counted from 0."""
         return self._rows[row].cells[column]
-
-    def remove_button(self, row: int) -> QToolButton:
-        """What takes a row away."""
-        return self._rows[row].remove
 
     def set_text(self, text: str) -> None:
         """Show `text` without emitting."""

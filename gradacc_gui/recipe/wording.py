@@ -11,9 +11,6 @@ from gradacc_gui.words import tr
 from trainer_backend.config import RunConfig
 from trainer_backend.config_check import Problem
 
-SHOWN_CHARACTERS = 60
-"""Of a value that is not right; a pasted page need not be shown back."""
-
 
 def beside_field(problem: Problem, specs: Mapping[str, FieldSpec]) -> str:
     """The sentence without its path, with titles for other paths, and with a value to try."""

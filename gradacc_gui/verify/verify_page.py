@@ -8,7 +8,6 @@ from typing import Final, Literal, TypeAlias
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QHideEvent
 from PySide6.QtWidgets import (
-    QFileDialog,
     QHBoxLayout,
     QLabel,
     QProgressBar,
@@ -21,6 +20,7 @@ from PySide6.QtWidgets import (
 from gradacc_gui.theme import space
 from gradacc_gui.verify.process import VerifyProcess
 from gradacc_gui.verify.report_view import ReportView
+from gradacc_gui.widgets.desktop import ask_where_to_save
 from gradacc_gui.widgets.parts import ElidedLabel, IconLabel, Notice, Panel, button, label, put
 from gradacc_gui.words import tr
 from trainer_backend.errors import GradaccError
@@ -263,11 +263,8 @@ class VerifyPage(QWidget):
         stem = (
             "certificate" if self.report is None or not self.report.recipe else Path(self.report.recipe).stem
         )
-        chosen, _ = QFileDialog.getSaveFileName(
-            self, tr("Save the certificate"), f"{stem}-certificate.{ending}", f"*.{ending}"
-        )
-        if chosen:
-            self.save_as(Path(chosen))
+        start = Path.cwd() / f"{stem}-certificate.{ending}"
+        ask_where_to_save(self, tr("Save the certificate"), start, self.save_as, f"*.{ending}")
 
     def hideEvent(self, event: QHideEvent) -> None:
         """Notices of what was saved are not kept for the next visit."""

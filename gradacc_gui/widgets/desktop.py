@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from PySide6.QtCore import QModelIndex, QPersistentModelIndex, Qt, QUrl
 from PySide6.QtGui import QAction, QDesktopServices, QGuiApplication, QKeySequence
-from PySide6.QtWidgets import QAbstractItemView, QWidget
+from PySide6.QtWidgets import QAbstractItemView, QFileDialog, QWidget
 
 from gradacc_gui.words import tr
 
@@ -49,6 +49,47 @@ def offer_rows(view: QAbstractItemView) -> QAction:
 def _copy(text: str) -> None:
     if text:  # nothing selected: what was copied before stays
         QGuiApplication.clipboard().setText(text)
+
+
+def ask_for_file(
+    parent: QWidget, title: str, start: Path, taken: Callable[[Path], None], filters: str = ""
+) -> QFileDialog:
+    """Ask for a file that exists; `taken` gets its path, unless the person cancels."""
+    return _ask(parent, title, start, taken, filters, QFileDialog.FileMode.ExistingFile)
+
+
+def ask_for_folder(parent: QWidget, title: str, start: Path, taken: Callable[[Path], None]) -> QFileDialog:
+    """Ask for a folder that exists; `taken` gets its path, unless the person cancels."""
+    return _ask(parent, title, start, taken, "", QFileDialog.FileMode.Directory)
+
+
+def ask_where_to_save(
+    parent: QWidget, title: str, start: Path, taken: Callable[[Path], None], filters: str = ""
+) -> QFileDialog:
+    """Ask for a file to write, `start` proposed; the dialog itself asks before an existing one is chosen."""
+    dialog = _ask(parent, title, start.parent, taken, filters, QFileDialog.FileMode.AnyFile)
+    dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
+    dialog.setDefaultSuffix(start.suffix.removeprefix("."))
+    dialog.selectFile(start.name)
+    return dialog
+
+
+def _ask(
+    parent: QWidget,
+    title: str,
+    folder: Path,
+    taken: Callable[[Path], None],
+    filters: str,
+    mode: QFileDialog.FileMode,
+) -> QFileDialog:
+    # Opened, not executed: an executed dialog runs an event loop of its own inside the caller, and whatever
+    # that lets happen (a closed page, another run) would meet a caller that is still half-way through.
+    dialog = QFileDialog(parent, title, str(folder), filters)
+    dialog.setFileMode(mode)
+    dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+    dialog.fileSelected.connect(lambda text: taken(Path(text)))
+    dialog.open()
+    return dialog
 
 
 def open_folder(path: Path) -> str:

@@ -212,17 +212,3 @@ class Header(QFrame):
 def _fitting(value: int) -> str:
     """The number itself while it fits beside the others, else three figures of it."""
     return count(value) if value < 1_000_000 else short(value)
-
-
-def value_labels(header: Header) -> list[QLabel]:
-    """The labels that carry numbers, for tests and screen readers."""
-    figures = (
-        header.micro_batch,
-        header.steps,
-        header.world,
-        header.effective,
-        header.samples,
-        header.tokens,
-        header.time,
-    )
-    return [figure.value for figure in figures]

@@ -16,7 +16,6 @@ from typing import Any, Final
 from PySide6.QtCore import Qt, QTimer
 from PySide6.QtGui import QCloseEvent, QKeySequence, QShortcut
 from PySide6.QtWidgets import (
-    QFileDialog,
     QHBoxLayout,
     QMainWindow,
     QVBoxLayout,
@@ -34,6 +33,7 @@ from gradacc_gui.session.background import Background
 from gradacc_gui.session.launch import Launch
 from gradacc_gui.session.runs import RunSummary, delete_run, list_runs, seal_ended, summarise
 from gradacc_gui.theme import Themes, space
+from gradacc_gui.widgets.desktop import ask_for_file
 from gradacc_gui.widgets.parts import Notice
 from gradacc_gui.window.header import Header
 from gradacc_gui.window.live_page import LivePage
@@ -216,16 +216,11 @@ class MainWindow(QMainWindow):
 
     def choose_recipe(self) -> None:
         """Ask for a recipe file and show it in the form."""
-        dialog = QFileDialog(
-            self, tr("Open a recipe"), str(Path.home()), tr("Recipes (*.toml);;All files (*)")
-        )
-        dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
-        dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        dialog.fileSelected.connect(self._show_recipe)
-        dialog.open()
+        filters = tr("Recipes (*.toml);;All files (*)")
+        ask_for_file(self, tr("Open a recipe"), Path.home(), self._show_recipe, filters)
 
-    def _show_recipe(self, path: str) -> None:
-        self.form().set_recipe(Path(path))
+    def _show_recipe(self, path: Path) -> None:
+        self.form().set_recipe(path)
         self.show_page("new-run")
 
     def _start_recipe(self, path: Path) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import Signal
 from PySide6.QtWidgets import (
     QCheckBox,
-    QFileDialog,
     QFrame,
     QHBoxLayout,
     QLineEdit,
@@ -18,7 +18,7 @@ from PySide6.QtWidgets import (
 
 from gradacc_gui.remembered import Preferences
 from gradacc_gui.theme import ThemeChoice, Themes, set_role, space
-from gradacc_gui.widgets.desktop import open_folder
+from gradacc_gui.widgets.desktop import ask_for_file, open_folder
 from gradacc_gui.widgets.parts import SELECTABLE, ElidedLabel, Panel, Segments, button, label, put
 from gradacc_gui.words import tr
 from trainer_backend.run_directory import home
@@ -132,14 +132,11 @@ class SettingsPage(QWidget):
         self._preferences.interpreter = self.interpreter.text().strip()
 
     def _browse(self) -> None:
-        dialog = QFileDialog(self, tr("Choose a Python interpreter"))
-        dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
-        dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        dialog.fileSelected.connect(self._take_interpreter)
-        dialog.open()
+        start = Path(self.interpreter.text().strip() or sys.executable).parent
+        ask_for_file(self, tr("Choose a Python interpreter"), start, self._take_interpreter)
 
-    def _take_interpreter(self, path: str) -> None:
-        self.interpreter.setText(path)
+    def _take_interpreter(self, path: Path) -> None:
+        self.interpreter.setText(str(path))
         self._choose_interpreter()
 
     def _build_home(self) -> Panel:

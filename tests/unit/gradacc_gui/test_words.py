@@ -282,27 +282,6 @@ def test_a_commands_wish_in_words(command: AnyCommand, text: str) -> None:
     assert {type(each) for each, _ in WISHES} == set(get_args(AnyCommand))
 
 
-def test_the_translator_gets_templates_with_their_names() -> None:
-    """One seam: a language is a function from template to template."""
-    seen: list[str] = []
-
-    def shout(template: str) -> str:
-        seen.append(template)
-        return template.replace("Checkpoint at step", "Sicherung bei Schritt")
-
-    words.set_translator(shout)
-    try:
-        saved = CheckpointSaved(
-            command_id=None, step=7, samples_seen=1, path="c", size_bytes=1, duration_s=0.1
-        )
-        line = words.line(saved)
-    finally:
-        words.set_translator(None)
-    assert line is not None
-    assert line.text == "Sicherung bei Schritt 7"
-    assert "Checkpoint at step {step:,}" in seen
-
-
 def test_words_need_no_qt() -> None:
     """A command line can use them."""
     import subprocess

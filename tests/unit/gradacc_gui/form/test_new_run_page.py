@@ -383,10 +383,10 @@ def drop(target: QWidget, path: Path) -> None:
 def test_the_recipe_of_an_earlier_run_can_be_shown(page: FormPage, tmp_path: Path) -> None:
     """From its directory, where it names its source folder."""
     text = RECIPE + f'\n[source]\nfolder = "{tmp_path.as_posix()}/elsewhere"\n'
-    assert page.set_config_text(text, folder=tmp_path, name="run-1")
+    assert page.recipe.open_text(text, folder=tmp_path, name="run-1")
     assert page.draft.folder == tmp_path / "elsewhere"
     assert "[source]" not in str(page.draft.document())
-    assert not page.set_config_text("[run]\n", name="run-2")
+    assert not page.recipe.open_text("[run]\n", folder=None, name="run-2")
     assert page.trouble.sentence.text().startswith("run-2 was not opened")
 
 
@@ -585,17 +585,6 @@ def test_the_product_shows_in_red_what_was_typed_wrong_and_not_what_follows_from
     roles = [label.property("role") for label in page.this_run._numbers]
     assert [page.this_run.number(place) for place in range(4)] == ["8", "–", "1", "30"]
     assert roles == ["number", "number", "number", "number-bad"]
-
-
-@pytest.mark.parametrize("width", [1300, 700])
-def test_a_panel_can_be_added_beside_the_fields(page: FormPage, qtbot: QtBot, width: int) -> None:
-    """Between the product and the interpreter, in both arrangements of the page."""
-    page.resize(width, 800)
-    page.show()
-    qtbot.waitExposed(page)
-    added = QLabel("Will it fit?")
-    page.add_side_panel(added)
-    qtbot.waitUntil(lambda: added.isVisible() and page.this_run.y() < added.y() < page.interpreter.y())
 
 
 def test_another_trainer_s_configuration_fills_the_form(page: FormPage, tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_rows_are_added_filled_and_taken_away(page: FormPage) -> None:
         QTest.keyClicks(editor.cell(0, column), text)
     type_row(editor, "12800", "16")
     assert page.draft.value(PATH) == points((6_400, 8), (12_800, 16))
-    QTest.mouseClick(editor.remove_button(0), Qt.MouseButton.LeftButton)
+    QTest.mouseClick(editor._rows[0].remove, Qt.MouseButton.LeftButton)
     assert page.draft.value(PATH) == points((12_800, 16))
     assert editor.rows() == [("12800", "16")]
 

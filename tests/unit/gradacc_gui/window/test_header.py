@@ -6,13 +6,13 @@ import msgspec
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QColor, QImage
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QLabel
 from pytestqt.qtbot import QtBot
 
 from gradacc_gui.run.header_state import STATE_WORDS, HeaderState, strip_words
 from gradacc_gui.theme import current_theme
 from gradacc_gui.widgets.drawings import MOST_CELLS, MicroBatchStrip
-from gradacc_gui.window.header import Header, value_labels
+from gradacc_gui.window.header import Header
 
 STATE = HeaderState(
     name="stdlib-gpt",
@@ -30,6 +30,20 @@ STATE = HeaderState(
     elapsed_s=521.0,
     left="2 h 11 min left",
 )
+
+
+def value_labels(header: Header) -> list[QLabel]:
+    """The labels that carry numbers, from left to right."""
+    figures = (
+        header.micro_batch,
+        header.steps,
+        header.world,
+        header.effective,
+        header.samples,
+        header.tokens,
+        header.time,
+    )
+    return [figure.value for figure in figures]
 
 
 @pytest.fixture
