@@ -63,7 +63,7 @@ def _run(target: str, settings: list[str], *, replay: bool, from_step: int | Non
     from trainer_backend import recipe as recipes  # noqa: PLC0415
     from trainer_backend.run_directory import RunDirectory, find_run  # noqa: PLC0415
     from trainer_backend.trainer.attempt import run_attempt  # noqa: PLC0415
-    from trainer_backend.trainer.lifecycle import say  # noqa: PLC0415
+    from trainer_backend.trainer.lifecycle import print_line  # noqa: PLC0415
     from trainer_backend.wholeness import check_whole  # noqa: PLC0415
 
     path = Path(target).expanduser()
@@ -82,7 +82,7 @@ def _run(target: str, settings: list[str], *, replay: bool, from_step: int | Non
             recipe = _with_settings(recipe, settings, str(run.recipe_path))
             with run.locked():  # not under a trainer that is alive
                 recipes.save_recipe(recipe.document, run.recipe_path)
-    say(f"{run.id}: {run.path}")
+    print_line(f"{run.id}: {run.path}")
     return run_attempt(run, recipe, replay=replay, from_step=from_step)
 
 

@@ -13,7 +13,7 @@ from gradacc_gui.widgets.drawings import ErrorScale
 from gradacc_gui.widgets.parts import ElidedLabel, IconLabel, Panel, label, rule
 from gradacc_gui.widgets.small_table import SmallTable, show_published
 from gradacc_gui.words import tr
-from trainer_backend.verify import words
+from trainer_backend.verify import sentences
 from trainer_backend.verify.report import Comparison, Culprit, VerifyReport
 
 TOKENS: Final = {"equal": "ok", "per-micro-batch": "warning", "not-equal": "bad"}
@@ -73,13 +73,13 @@ class VerdictPanel(QFrame):
         row.addWidget(IconLabel(ICONS[report.verdict], token, 36), 0, Qt.AlignmentFlag.AlignTop)
         words_column = QVBoxLayout()
         words_column.setSpacing(space(1))
-        self.headline = label(words.VERDICTS[report.verdict], f"verdict-{token}", wrap=True)
-        self.meaning = label(words.meaning(report, tr), wrap=True)
+        self.headline = label(sentences.VERDICTS[report.verdict], f"verdict-{token}", wrap=True)
+        self.meaning = label(sentences.meaning(report, tr), wrap=True)
         words_column.addWidget(self.headline)
         words_column.addWidget(self.meaning)
-        declared = tr(words.VERDICTS[report.expected])
+        declared = tr(sentences.VERDICTS[report.expected])
         self.declared = label(
-            tr("As the recipe declares.") if report.as_declared else words.headline(report, tr) + ".",
+            tr("As the recipe declares.") if report.as_declared else sentences.headline(report, tr) + ".",
             "ok" if report.as_declared else "error",
             wrap=True,
         )
@@ -102,7 +102,7 @@ class VerdictPanel(QFrame):
 
 def _worst(report: VerifyReport, precision: str) -> str:
     errors = [entry.error for entry in report.comparisons if entry.precision == precision]
-    return words.small(max(errors, key=lambda error: (math.isnan(error), error))) if errors else "–"
+    return sentences.small(max(errors, key=lambda error: (math.isnan(error), error))) if errors else "–"
 
 
 def _figure(name: str, value: str) -> QWidget:
@@ -131,7 +131,7 @@ class Culprits(Panel):
 
 
 def _culprit(entry: Culprit) -> QWidget:
-    sentence, remedy = words.culprit(entry, tr)
+    sentence, remedy = sentences.culprit(entry, tr)
     holder = QWidget()
     holder.setObjectName("clear")
     row = QHBoxLayout(holder)
@@ -179,9 +179,9 @@ class Comparisons(Panel):
         colour = "bad" if not entry.holds else "ok" if entry.equals_large_batch else "warning"
         role = "error" if colour == "bad" else colour
         texts = (
-            str(entry.steps), words.sizes(entry), tr(words.FOLDS[entry.fold]), entry.precision,
-            words.small(entry.error), None, words.small(entry.limit), words.plain(entry.loss),
-            words.plain(entry.denominator), words.holds(entry, tr),
+            str(entry.steps), sentences.sizes(entry), tr(sentences.FOLDS[entry.fold]), entry.precision,
+            sentences.small(entry.error), None, sentences.small(entry.limit), sentences.plain(entry.loss),
+            sentences.plain(entry.denominator), sentences.holds(entry, tr),
         )  # fmt: skip
         for place, text in enumerate(texts):
             if text is None:
@@ -194,8 +194,8 @@ class Comparisons(Panel):
             if place == 4:
                 cell.setToolTip(
                     tr("α = {alpha}, cosine {cosine}; by the task's own definition {error}").format(
-                        alpha=words.plain(entry.alpha), cosine=words.plain(entry.cosine),
-                        error=words.small(entry.definition_error),
+                        alpha=sentences.plain(entry.alpha), cosine=sentences.plain(entry.cosine),
+                        error=sentences.small(entry.definition_error),
                     )
                 )  # fmt: skip
             self.grid.addWidget(cell, line, place)
@@ -228,14 +228,14 @@ class WorstLayers(Panel):
     """The tensors that differ most, of the comparison that says most."""
 
     def __init__(self, report: VerifyReport) -> None:
-        entry = words.worst_comparison(report)
+        entry = sentences.worst_comparison(report)
         hint = "" if entry is None else f"N = {entry.steps}, {entry.precision}"
         super().__init__(tr("Worst layers"), hint)
         for layer in () if entry is None else entry.worst_layers:
             row = QHBoxLayout()
             row.setSpacing(space(2))
             row.addWidget(ElidedLabel(layer.name, ""), 1)
-            row.addWidget(label(words.small(layer.error), "muted" if layer.holds else "error"))
+            row.addWidget(label(sentences.small(layer.error), "muted" if layer.holds else "error"))
             self.body.addLayout(row)
 
 
@@ -244,7 +244,7 @@ class Provenance(Panel):
 
     def __init__(self, report: VerifyReport) -> None:
         super().__init__(tr("How it was made"))
-        for name, value in words.facts(report, tr):
+        for name, value in sentences.facts(report, tr):
             row = QHBoxLayout()
             row.setSpacing(space(3))
             row.addWidget(label(tr(name), "help"))
@@ -256,7 +256,9 @@ class Provenance(Panel):
         self.body.addWidget(rule())
         for floor in report.floors:
             text = tr("floor in {precision}: twice {repeat}, reversed {order}").format(
-                precision=floor.precision, repeat=words.small(floor.repeat), order=words.small(floor.order)
+                precision=floor.precision,
+                repeat=sentences.small(floor.repeat),
+                order=sentences.small(floor.order),
             )
             self.body.addWidget(label(text, "help", wrap=True))
 
@@ -267,4 +269,4 @@ class Remarks(Panel):
     def __init__(self, report: VerifyReport) -> None:
         super().__init__(tr("Remarks"))
         for entry in report.remarks:
-            self.body.addWidget(label(words.remark(entry, tr), "muted", wrap=True))
+            self.body.addWidget(label(sentences.remark(entry, tr), "muted", wrap=True))

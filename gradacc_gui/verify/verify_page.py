@@ -24,7 +24,7 @@ from gradacc_gui.widgets.desktop import ask_where_to_save
 from gradacc_gui.widgets.parts import ElidedLabel, IconLabel, Notice, Panel, button, label, put
 from gradacc_gui.words import tr
 from trainer_backend.errors import GradaccError
-from trainer_backend.verify import words
+from trainer_backend.verify import sentences
 from trainer_backend.verify.report import VerifyProgress, VerifyReport
 from trainer_backend.verify.saving import save
 
@@ -230,7 +230,7 @@ class VerifyPage(QWidget):
         if entry.code == "comparing":
             self.bar.setRange(0, entry.of)
             self.bar.setValue(entry.done)
-        text = words.progress(entry, tr)
+        text = sentences.progress(entry, tr)
         if self.doing.text() != tr("Starting…"):
             self._lines = [*self._lines[1 - LINES_SHOWN :], self.doing.text()]
         put(self.doing, text)

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional
 
 from tests.numerics.probes import RELATIVE, SmallGPT, relative_error
-from trainer_backend.data.order import Position
+from trainer_backend.data.order import DataPosition
 from trainer_backend.engine import Accumulator, Collated, LossTerm, WindowResult
 from trainer_backend.settings import Settings
 from trainer_backend.trainer.checkpoint import Saved
@@ -259,7 +259,7 @@ class Run:
         )  # fmt: skip
         out = take_out(
             self.accumulator,
-            Standing(settings=settings, position=Position(), horizon_samples=None, recipe={}),
+            Standing(settings=settings, position=DataPosition(), horizon_samples=None, recipe={}),
         )
         return safetensors.torch.save(out.model), safetensors.torch.save(out.training), json.dumps(out.state)
 

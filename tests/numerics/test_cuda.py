@@ -53,15 +53,15 @@ def room(extra_bytes: int) -> Iterator[None]:
 
 
 def windows_of(
-    device: torch.device, *, late: bool, valid: list[list[int]], **options: Any
+    device: torch.device, *, deferred: bool, valid: list[list[int]], **options: Any
 ) -> tuple[list[WindowResult], list[torch.Tensor]]:
     """The small GPT under fused AdamW: results, complete, and the weights at the end."""
     torch.manual_seed(0)
     model = SmallGPT(context=16).to(device)
     optimizer = make_optimizer("adamw", model.parameters(), learning_rate=0.01)
-    accumulator = Accumulator(model, optimizer, gpt_loss, late=late, **options)
+    accumulator = Accumulator(model, optimizer, gpt_loss, deferred=deferred, **options)
     results = [accumulator.window(rows(some, seed=step)) for step, some in enumerate(valid)]
-    accumulator.settle()
+    accumulator.flush()
     return results, [parameter.detach().cpu() for parameter in model.parameters()]
 
 
@@ -135,7 +135,9 @@ def test_a_real_out_of_memory_in_the_step_is_undone_and_made_again() -> None:
 def test_numbers_that_come_late_are_those_that_are_waited_for() -> None:
     """Losses, norms and weights of the same windows, one of them empty."""
     valid = [[4, 9], [3], [0, 0], [16, 2, 7]]
-    (now, weights), (later, others) = (windows_of(CUDA, late=late, valid=valid) for late in (False, True))
+    (now, weights), (later, others) = (
+        windows_of(CUDA, deferred=deferred, valid=valid) for deferred in (False, True)
+    )
     for one, other in zip(now, later, strict=True):
         assert (one.skipped, one.updates) == (other.skipped, other.updates)
         assert [one.loss, one.gradient_norm] == pytest.approx([other.loss, other.gradient_norm], rel=1e-10)
@@ -158,7 +160,7 @@ def test_a_window_waits_for_nothing_and_a_skip_neither() -> None:
         result = accumulator.window([good[0], bad])
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    accumulator.settle()
+    accumulator.flush()
     assert result.skipped == "non-finite"
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 

@@ -11,7 +11,7 @@ import torch
 from trainer_backend.data.randomness import mixed
 
 
-class Position(msgspec.Struct, frozen=True, kw_only=True):
+class DataPosition(msgspec.Struct, frozen=True, kw_only=True):
     """Where the next sample lies. Saved in every checkpoint."""
 
     epoch: int = 0
@@ -44,7 +44,7 @@ def epoch_order(length: int, *, seed: int, epoch: int, shuffle: bool) -> torch.T
     return torch.randperm(length, generator=generator)
 
 
-def cuts(position: Position, *, length: int, size: int, limit: int | None) -> Iterator[Cut]:
+def cuts(position: DataPosition, *, length: int, size: int, limit: int | None) -> Iterator[Cut]:
     """Micro-batches of `size` from `position` on, epoch after epoch, for ever or for `limit` samples.
 
     The last of an epoch, and the last of all, may be short. None crosses an epoch's end.

@@ -95,7 +95,7 @@ class StatefulIterableReader(IterableReader):
         self.dataset.load_state_dict(state["dataset"])
 
 
-def quiet_worker(worker_id: int) -> None:
+def ignore_interrupts(worker_id: int) -> None:
     """In a loader worker: Ctrl-C in a terminal reaches the whole group, and the trainer decides."""
     del worker_id
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -20,7 +20,7 @@ import msgspec
 import torch
 from torch.utils.data import DataLoader
 
-from trainer_backend.data.order import Cut, Position, cuts, epoch_order
+from trainer_backend.data.order import Cut, DataPosition, cuts, epoch_order
 from trainer_backend.data.randomness import borrowed, mixed, seed_all
 from trainer_backend.data.reading import (
     _COLLATE,
@@ -29,7 +29,7 @@ from trainer_backend.data.reading import (
     MapReader,
     StatefulIterableReader,
     as_it_is,
-    quiet_worker,
+    ignore_interrupts,
 )
 from trainer_backend.engine import Collated
 from trainer_backend.errors import GradaccError
@@ -40,20 +40,20 @@ class Taken(msgspec.Struct, frozen=True):
 
     batch: Collated
     epoch: int
-    behind: Position
+    behind: DataPosition
 
 
-class Source(Protocol):
+class MicroBatchSource(Protocol):
     """Micro-batches by position."""
 
     length: int | None
     """Samples in an epoch, where known."""
 
-    def take(self, position: Position, size: int, *, epoch: int | None) -> Taken | None:
+    def take(self, position: DataPosition, size: int, *, epoch: int | None) -> Taken | None:
         """The next micro-batch of at most `size`; None at the run's end, or when it is not of `epoch`."""
         ...
 
-    def state(self, position: Position) -> Position:
+    def state(self, position: DataPosition) -> DataPosition:
         """`position` with what the loader needs to take it up quickly."""
         ...
 
@@ -99,29 +99,29 @@ class MapSource:
                 sampler=self,
                 num_workers=num_workers,
                 collate_fn=as_it_is,
-                worker_init_fn=quiet_worker,
+                worker_init_fn=ignore_interrupts,
                 persistent_workers=True,
                 pin_memory=pin_memory,
                 generator=torch.Generator().manual_seed(mixed(seed, 2)),
             )
 
-    def cuts(self, position: Position, size: int) -> Iterator[Cut]:
+    def cuts(self, position: DataPosition, size: int) -> Iterator[Cut]:
         """The micro-batches from `position` to the run's end."""
         for cut in cuts(position, length=self._length, size=size, limit=self._max_samples):
             if self._epochs is not None and cut.epoch >= self._epochs:
                 return
             yield cut
 
-    def take(self, position: Position, size: int, *, epoch: int | None) -> Taken | None:
-        """See `Source`."""
+    def take(self, position: DataPosition, size: int, *, epoch: int | None) -> Taken | None:
+        """See `MicroBatchSource`."""
         cut = next(self.cuts(position, size), None)
         if cut is None or (epoch is not None and cut.epoch != epoch):
             return None
         batch, indices = self._read(cut, position, size)
-        behind = Position(epoch=cut.epoch, offset=cut.stop, consumed=position.consumed + cut.samples)
+        behind = DataPosition(epoch=cut.epoch, offset=cut.stop, consumed=position.consumed + cut.samples)
         return Taken(Collated(batch, indices=tuple(indices), samples=cut.samples), cut.epoch, behind)
 
-    def _read(self, cut: Cut, position: Position, size: int) -> tuple[Any, tuple[int, ...]]:
+    def _read(self, cut: Cut, position: DataPosition, size: int) -> tuple[Any, tuple[int, ...]]:
         if self._loader is None:
             return self._reader[cut, self._indices(cut)]
         if self._ahead is None or self._ahead_size != size or not self._planned or self._planned[0] != cut:
@@ -150,12 +150,12 @@ class MapSource:
         indices: list[int] = self._order[1][cut.start : cut.stop].tolist()
         return indices
 
-    def state(self, position: Position) -> Position:
-        """See `Source`: (epoch, offset) says it all."""
+    def state(self, position: DataPosition) -> DataPosition:
+        """See `MicroBatchSource`: (epoch, offset) says it all."""
         return position
 
     def close(self) -> None:
-        """See `Source`."""
+        """See `MicroBatchSource`."""
         end_workers(self._ahead)
         self._ahead = None
         self._loader = None
@@ -189,8 +189,8 @@ class IterableSource:
         self._loader: Any = None
         self._place: tuple[int, int] | None = None
 
-    def take(self, position: Position, size: int, *, epoch: int | None) -> Taken | None:
-        """See `Source`."""
+    def take(self, position: DataPosition, size: int, *, epoch: int | None) -> Taken | None:
+        """See `MicroBatchSource`."""
         left = None if self._max_samples is None else self._max_samples - position.consumed
         if left == 0:
             return None
@@ -202,13 +202,13 @@ class IterableSource:
                     f"The training data gave no sample in epoch {position.epoch + 1}. An iterable data set"
                     " must give its samples again each time it is iterated."
                 )
-            position = Position(epoch=position.epoch + 1, consumed=position.consumed)
+            position = DataPosition(epoch=position.epoch + 1, consumed=position.consumed)
             if (self._epochs is not None and position.epoch >= self._epochs) or epoch is not None:
                 return None
             return self.take(position, size, epoch=epoch)
         if epoch is not None and position.epoch != epoch:
             raise AssertionError("an epoch ends with an empty read")
-        behind = Position(
+        behind = DataPosition(
             epoch=position.epoch,
             offset=position.offset + len(samples),
             consumed=position.consumed + len(samples),
@@ -219,7 +219,7 @@ class IterableSource:
             batch = self._collate(samples)
         return Taken(Collated(batch, indices=indices, samples=len(samples)), position.epoch, behind)
 
-    def _read(self, position: Position, want: int) -> list[Any]:
+    def _read(self, position: DataPosition, want: int) -> list[Any]:
         if self._epochs is not None and position.epoch >= self._epochs:
             return []
         if self._samples is None or self._place != (position.epoch, position.offset):
@@ -229,7 +229,7 @@ class IterableSource:
         self._place = (position.epoch, position.offset + len(samples))
         return samples
 
-    def _open(self, position: Position) -> None:
+    def _open(self, position: DataPosition) -> None:
         """Start the epoch of `position` and come to its offset."""
         if hasattr(self._dataset, "set_epoch"):
             self._dataset.set_epoch(position.epoch)
@@ -245,7 +245,7 @@ class IterableSource:
                 batch_size=None,
                 num_workers=self._workers,
                 collate_fn=as_it_is,
-                worker_init_fn=quiet_worker if self._workers else None,
+                worker_init_fn=ignore_interrupts if self._workers else None,
                 generator=generator,
             )
         skip = position.offset
@@ -256,8 +256,8 @@ class IterableSource:
         for _ in islice(self._samples, skip):
             pass
 
-    def state(self, position: Position) -> Position:
-        """See `Source`; without the loader's own state when it cannot be written as JSON."""
+    def state(self, position: DataPosition) -> DataPosition:
+        """See `MicroBatchSource`; without the loader's own state when it cannot be written as JSON."""
         ahead = self._place != (position.epoch, position.offset) or self._samples is None
         if ahead or not hasattr(self._loader, "state_dict") or not hasattr(self._dataset, "state_dict"):
             return msgspec.structs.replace(position, loader=None)
@@ -270,7 +270,7 @@ class IterableSource:
         return msgspec.structs.replace(position, loader=state)
 
     def close(self) -> None:
-        """See `Source`."""
+        """See `MicroBatchSource`."""
         end_workers(self._samples)
         self._samples = None
         self._loader = None

@@ -9,9 +9,9 @@ import msgspec
 import torch
 from torch.utils.data import IterableDataset
 
-from trainer_backend.data.order import Position
+from trainer_backend.data.order import DataPosition
 from trainer_backend.data.reading import Collate
-from trainer_backend.data.sources import IterableSource, MapSource, Source
+from trainer_backend.data.sources import IterableSource, MapSource, MicroBatchSource
 from trainer_backend.engine import Collated
 from trainer_backend.errors import GradaccError
 
@@ -19,10 +19,10 @@ from trainer_backend.errors import GradaccError
 class Stream:
     """The run's training data. `position` is where the next window starts."""
 
-    def __init__(self, source: Source, *, tail: Literal["step", "carry", "drop"]) -> None:
+    def __init__(self, source: MicroBatchSource, *, tail: Literal["step", "carry", "drop"]) -> None:
         self._source = source
         self._tail = tail
-        self.position = Position()
+        self.position = DataPosition()
 
     @property
     def samples_per_epoch(self) -> int | None:
@@ -75,7 +75,7 @@ class Stream:
         if taken is not None:
             yield taken.batch
 
-    def saved_position(self) -> Position:
+    def saved_position(self) -> DataPosition:
         """The position for a checkpoint, with the loader's own state."""
         return self._source.state(self.position)
 
@@ -111,7 +111,7 @@ def make_stream(  # noqa: PLR0913 - what a recipe says of its data
 ) -> Stream:
     """Training data in the run's order. Raises GradaccError when it is none, or empty."""
     if is_iterable(dataset):
-        source: Source = IterableSource(
+        source: MicroBatchSource = IterableSource(
             dataset, collate, seed=seed, num_workers=num_workers, epochs=epochs, max_samples=max_samples
         )
     else:

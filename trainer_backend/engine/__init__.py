@@ -24,9 +24,9 @@ from __future__ import annotations
 
 from trainer_backend.engine.accumulator import Accumulator
 from trainer_backend.engine.batches import Collated
-from trainer_backend.engine.border import StepOutOfMemory
 from trainer_backend.engine.compilation import compile_model, graphs_compiled
 from trainer_backend.engine.inspection import inspect_loss, inspect_model, suggested_momentum
+from trainer_backend.engine.optimizer_step import StepOutOfMemory
 from trainer_backend.engine.optimizers import (
     load_optimizer_state,
     make_optimizer,

@@ -19,18 +19,18 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from trainer_backend.engine.batches import Count, Reader, Split, Weights
-from trainer_backend.engine.border import Border, clip_factor, is_usable
+from trainer_backend.engine.batches import CountSamples, CountWeights, Reader, Split
+from trainer_backend.engine.deferred import DeferredWindow
 from trainer_backend.engine.judge import Judge
-from trainer_backend.engine.late import Pending
 from trainer_backend.engine.micro_batches import Loss
 from trainer_backend.engine.norms import total_norm
+from trainer_backend.engine.optimizer_step import OptimizerStep, clip_factor, is_usable
 from trainer_backend.engine.optimizers import prepare_state
 from trainer_backend.engine.passes import Passes
 from trainer_backend.engine.precision import LossScaler, Precision, autocast
 from trainer_backend.engine.ranks import Ranks
 from trainer_backend.engine.sums import Sums
-from trainer_backend.engine.weights import Weights as SideWeights
+from trainer_backend.engine.weight_copies import WeightCopies
 from trainer_backend.engine.window import Feed, NonFiniteError, WindowResult, WindowTotals
 from trainer_backend.errors import GradaccError
 from trainer_backend.protocol import Event, MicroBatchMeasured, NonFiniteSeen, OutOfMemoryRecovered
@@ -51,12 +51,12 @@ class Accumulator:
                      that running out of memory inside it can be undone
     own_gradients    copy each window's first gradients: needed under CUDA-graph trees
     on_micro_batch   gets a `MicroBatchMeasured` for each micro-batch; samples that a replay runs
-                     again are not told twice
+                     again are not reported twice
     on_fact          gets `OutOfMemoryRecovered` and `NonFiniteSeen`
     on_window        gets the `WindowResult`, complete
 
-    On a CUDA device nothing waits for the device inside a window, and losses and norms come home one
-    window late: micro-batches and windows are told then, and `settle` tells the last (`late`).
+    On a CUDA device nothing waits for the device inside a window (`deferred`): losses and norms are read
+    one window later, micro-batches and windows are reported then, and `flush` reports the last.
     """
 
     def __init__(  # noqa: PLR0913 - what a person may choose, by name
@@ -65,9 +65,9 @@ class Accumulator:
         optimizer: torch.optim.Optimizer,
         loss: Loss,
         *,
-        weights: Weights | None = None,
+        weights: CountWeights | None = None,
         split: Split | None = None,
-        count: Count | None = None,
+        count: CountSamples | None = None,
         max_grad_norm: float | None = None,
         precision: Precision = "fp32",
         device: torch.device | str | None = None,
@@ -79,7 +79,7 @@ class Accumulator:
         snapshot_step: bool = False,
         own_gradients: bool = False,
         process_group: Any | None = None,  # noqa: ANN401 - torch's own type
-        late: bool | None = None,
+        deferred: bool | None = None,
         on_micro_batch: Callable[[MicroBatchMeasured], None] | None = None,
         on_fact: Callable[[Event], None] | None = None,
         on_window: Callable[[WindowResult], None] | None = None,
@@ -98,25 +98,27 @@ class Accumulator:
         self.step = 0
         """Windows so far, from 1; a skipped one counts."""
         self.updates = 0
-        """Windows so far whose update was applied; where numbers come late, `settle` makes it sure."""
+        """Windows so far whose update was applied; deferred ones are assumed applied until `flush`."""
         self.samples_seen = 0
         self.tokens_seen = 0
         self._judge = Judge(limit=non_finite_limit)
         self._reader = Reader(count=count, weights=weights, split=split)
         self._scaler = LossScaler(self.device) if precision == "fp16" else None
-        self._weights = SideWeights(model, optimizer, gradient_dtype=gradient_dtype, ema_decay=ema_decay)
-        self._border = Border(optimizer, snapshot=snapshot_step, prepared=prepare_state(optimizer))
+        self._weights = WeightCopies(model, optimizer, gradient_dtype=gradient_dtype, ema_decay=ema_decay)
+        self._optimizer_step = OptimizerStep(
+            optimizer, snapshot=snapshot_step, prepared=prepare_state(optimizer)
+        )
         self._ranks = Ranks(process_group, self.device)
         self._passes = Passes(
             model, optimizer, loss, device=self.device, autocast=autocast(precision, self.device),
-            masters=self._weights.masters, scaler=self._scaler, ranks=self._ranks, tell=on_micro_batch,
+            masters=self._weights.masters, scaler=self._scaler, ranks=self._ranks, report=on_micro_batch,
             own_gradients=own_gradients,
-            late=self.device.type != "cpu" if late is None else late,
+            deferred=self.device.type != "cpu" if deferred is None else deferred,
         )  # fmt: skip
         self._on_fact = on_fact
         self._on_window = on_window
-        self._late = self.device.type == "cuda" if late is None else late
-        self._pending: Pending | None = None
+        self._deferred = self.device.type == "cuda" if deferred is None else deferred
+        self._pending: DeferredWindow | None = None
 
     # -------------------------------------------------------------------------------- the window
 
@@ -144,12 +146,12 @@ class Accumulator:
             self._passes.micro.norms.detach()
         result.duration_s = perf_counter() - started
         if result.known:
-            self._tell_window(result)
+            self._report_window(result)
             self._judge.passed(result)
         return result
 
-    def settle(self) -> None:
-        """Wait for the last window's numbers, where they come late, and tell them.
+    def flush(self) -> None:
+        """Wait for the last window's numbers, where they are deferred, and report them.
 
         Raises what its micro-batches' listeners raise, and `NonFiniteError`.
         """
@@ -169,15 +171,15 @@ class Accumulator:
                 result.non_finite = self._judge.facts_of(sums, step=result.step, norm=norm)
         result.updates = self.updates
         for fact in result.non_finite:
-            self._say(fact)
+            self._emit(fact)
         try:
-            self._passes.micro.tell(pending.waiting, result.step)
+            self._passes.micro.report(pending.waiting, result.step)
         finally:
-            self._tell_window(result)
+            self._report_window(result)
         self._judge.passed(result)
 
-    def _tell_window(self, result: WindowResult) -> None:
-        result.settled()
+    def _report_window(self, result: WindowResult) -> None:
+        result.complete()
         if self._on_window is not None:
             self._on_window(result)
 
@@ -191,7 +193,7 @@ class Accumulator:
         try:
             facts: list[OutOfMemoryRecovered] = []
             sums = self._accumulate(feed, facts)
-            self._passes.micro.come_home(sums)
+            self._passes.micro.fetch_deferred(sums)
             factor = self._normaliser(sums)
             gathered = self._passes.micro.gradients()
             if gathered and factor != 1.0:
@@ -223,7 +225,7 @@ class Accumulator:
         def recovered(fact: OutOfMemoryRecovered) -> None:
             self.micro_batch_ceiling = fact.micro_batch_size
             facts.append(fact)
-            self._say(fact)
+            self._emit(fact)
 
         sums = self._passes.accumulate(feed, recovered)
         if not sums.rows and not feed.left_out_samples and self._ranks.size == 1:
@@ -236,10 +238,10 @@ class Accumulator:
         self, feed: Feed, sums: Sums, facts: list[OutOfMemoryRecovered], before_step: BeforeStep | None
     ) -> WindowResult:
         """Judge the gradient, then step with it, or not."""
-        self.settle()
+        self.flush()
         if self._stays_on_device(sums):
-            return self._close_late(feed, sums, facts, before_step)
-        self._passes.micro.come_home(sums)
+            return self._close_deferred(feed, sums, facts, before_step)
+        self._passes.micro.fetch_deferred(sums)
         factor = self._normaliser(sums)
         norm = total_norm(self._passes.micro.gradients()).item() * factor
         seen: tuple[NonFiniteSeen, ...] = ()
@@ -248,7 +250,7 @@ class Accumulator:
             skipped, seen = self._judged(feed, sums, norm)
             if skipped == "drop":
                 sums = self._accumulate(feed, facts)
-                self._passes.micro.come_home(sums)
+                self._passes.micro.fetch_deferred(sums)
                 factor = self._normaliser(sums)
                 norm = total_norm(self._passes.micro.gradients()).item() * factor
                 skipped = "" if factor and is_usable(norm, sums.loss()) else "non-finite"
@@ -269,9 +271,14 @@ class Accumulator:
     def _stays_on_device(self, sums: Sums) -> bool:
         """Whether this window can be closed without waiting: fused optimizers skip by themselves."""
         alone = self._ranks.size == 1 and self.non_finite == "skip"
-        return self._late and alone and self._border.fused and any(weight > 0 for weight in sums.weights)
+        return (
+            self._deferred
+            and alone
+            and self._optimizer_step.fused
+            and any(weight > 0 for weight in sums.weights)
+        )
 
-    def _close_late(
+    def _close_deferred(
         self, feed: Feed, sums: Sums, facts: list[OutOfMemoryRecovered], before_step: BeforeStep | None
     ) -> WindowResult:
         """As `_close`, with every decision made on the device; its numbers come one window later."""
@@ -297,9 +304,9 @@ class Accumulator:
         self.updates += 1
         result = self._result(feed, sums, None, "", known=False)
         result.out_of_memory = tuple(facts)
-        self._pending = Pending(result, sums, waiting, norm, scale)
+        self._pending = DeferredWindow(result, sums, waiting, norm, scale)
         if gradients:
-            self._border.step_where(applied, gradients, factor)
+            self._optimizer_step.step_where(applied, gradients, factor)
         self._weights.after_update(applied)
         self._passes.snapshot.restore_buffers_where(~applied)
         if self._scaler is not None:
@@ -316,7 +323,7 @@ class Accumulator:
             culprits = self._passes.culprits(feed)
         seen = self._judge.facts(feed, culprits, step=self.step + 1, policy=self.non_finite, norm=norm)
         for fact in seen:
-            self._say(fact)
+            self._emit(fact)
         if self.non_finite == "halt":
             message = (
                 f"{self._judge.sentence(seen)} at step {self.step + 1}; the policy is to halt. "
@@ -351,9 +358,9 @@ class Accumulator:
         """Clip and scale in one pass, step, round masters back, average. Gives what had to be undone."""
         gradients = self._passes.micro.gradients()
         recovered: list[OutOfMemoryRecovered] = []
-        if gradients and self._border.step(gradients, factor * clip_factor(norm, self.max_grad_norm)):
+        if gradients and self._optimizer_step.step(gradients, factor * clip_factor(norm, self.max_grad_norm)):
             recovered.append(self._passes.recovery_of_step(sums))
-            self._say(recovered[0])
+            self._emit(recovered[0])
         self._weights.after_update()
         self.updates += 1
         return recovered
@@ -399,7 +406,7 @@ class Accumulator:
             known=known,
         )
 
-    def _say(self, fact: Event) -> None:
+    def _emit(self, fact: Event) -> None:
         if self._on_fact is not None:
             self._on_fact(fact)
 
@@ -430,7 +437,7 @@ class Accumulator:
 
         The model and the optimizer (`optimizer_state`) are saved beside it.
         """
-        self.settle()
+        self.flush()
         values: dict[str, Any] = {
             "step": self.step,
             "updates": self.updates,
@@ -448,7 +455,7 @@ class Accumulator:
     def load_state_dict(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
         """Undo `state_dict`. Raises `GradaccError` when a tensor is missing or does not fit."""
         with suppress(NonFiniteError):  # what was wrong with the state that is left
-            self.settle()
+            self.flush()
         self._weights.load(tensors)
         self.step = values["step"]
         self.updates = values["updates"]

@@ -13,8 +13,8 @@ from trainer_backend.errors import GradaccError
 from trainer_backend.tasks import Batch
 
 Split: TypeAlias = Callable[[Batch, int], Sequence[Batch]]
-Count: TypeAlias = Callable[[Batch], tuple[int, int]]
-Weights: TypeAlias = Callable[[Batch], Mapping[str, float]]
+CountSamples: TypeAlias = Callable[[Batch], tuple[int, int]]
+CountWeights: TypeAlias = Callable[[Batch], Mapping[str, float]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -148,7 +148,9 @@ def _cut(batch: Batch, low: int, high: int, total: int) -> Batch:
 class Reader:
     """Makes pieces of what a loader hands out, and cuts pieces that are above the ceiling."""
 
-    def __init__(self, *, count: Count | None, weights: Weights | None, split: Split | None) -> None:
+    def __init__(
+        self, *, count: CountSamples | None, weights: CountWeights | None, split: Split | None
+    ) -> None:
         self._count = count
         self._weights = weights
         self.counts_weights = weights is not None

@@ -6,7 +6,7 @@ import math
 from typing import Literal, TypeAlias
 
 from trainer_backend.engine.batches import Piece
-from trainer_backend.engine.passes import Culprit
+from trainer_backend.engine.passes import NonFiniteMicroBatch
 from trainer_backend.engine.sums import Sums
 from trainer_backend.engine.window import Feed, NonFiniteError, WindowResult
 from trainer_backend.protocol import NonFiniteSeen
@@ -22,7 +22,7 @@ class Judge:
         self._limit = limit
 
     @staticmethod
-    def culprits_in_losses(sums: Sums) -> list[Culprit]:
+    def culprits_in_losses(sums: Sums) -> list[NonFiniteMicroBatch]:
         """Micro-batches whose own loss shows it, without running anything again."""
         return [
             (row.index, "loss", loss if (loss := row.loss()) is not None else math.nan)
@@ -31,13 +31,19 @@ class Judge:
         ]
 
     def facts(
-        self, feed: Feed, culprits: list[Culprit], *, step: int, policy: Policy, norm: float
+        self, feed: Feed, culprits: list[NonFiniteMicroBatch], *, step: int, policy: Policy, norm: float
     ) -> tuple[NonFiniteSeen, ...]:
         """One fact a culprit, with its samples; one without a micro-batch when none was found."""
         return self._facts(feed.pieces, culprits, step=step, policy=policy, norm=norm)
 
     def _facts(
-        self, pieces: list[Piece], culprits: list[Culprit], *, step: int, policy: Policy, norm: float
+        self,
+        pieces: list[Piece],
+        culprits: list[NonFiniteMicroBatch],
+        *,
+        step: int,
+        policy: Policy,
+        norm: float,
     ) -> tuple[NonFiniteSeen, ...]:
         self.in_a_row += 1
         if not culprits:
@@ -56,7 +62,7 @@ class Judge:
         )  # fmt: skip
 
     def facts_of(self, sums: Sums, *, step: int, norm: float) -> tuple[NonFiniteSeen, ...]:
-        """The same for a window that came home late: from its losses, else from its sampled norms."""
+        """The same for a window whose numbers were deferred: from its losses, else from its sampled norms."""
         culprits = self.culprits_in_losses(sums) or [
             (row.index, "gradient", row.norm)
             for row in sums.rows

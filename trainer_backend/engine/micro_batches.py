@@ -10,18 +10,18 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from trainer_backend.engine.batches import Piece, to_device
+from trainer_backend.engine.deferred import DeferredMicroBatch, Instant, fetch, instant_on, seconds_between
 from trainer_backend.engine.denominators import Denominators, OwnBuffers
-from trainer_backend.engine.late import Mark, Waiting, bring_home, mark, seconds_between
 from trainer_backend.engine.norms import MicroBatchNorms, total_norm
 from trainer_backend.engine.precision import LossScaler
-from trainer_backend.engine.sums import Row, Sums
+from trainer_backend.engine.sums import MicroBatchNumbers, Sums
 from trainer_backend.engine.terms import check_weight, host_weight, read_terms
 from trainer_backend.protocol import MicroBatchMeasured
 from trainer_backend.tasks import Batch, LossTerm
 
 Loss: TypeAlias = Callable[[torch.nn.Module, Batch], LossTerm | Iterable[LossTerm]]
 Phase: TypeAlias = Literal["data", "forward", "backward"]
-Tell: TypeAlias = Callable[[MicroBatchMeasured], None]
+ReportMicroBatch: TypeAlias = Callable[[MicroBatchMeasured], None]
 
 _run_backward = torch.autograd.Variable._execution_engine.run_backward  # noqa: SLF001 - see below
 """What `Tensor.backward` calls after checks of the seed's shape that cost 15 µs a micro-batch."""
@@ -30,7 +30,7 @@ _run_backward = torch.autograd.Variable._execution_engine.run_backward  # noqa: 
 class MicroBatches:
     """Runs micro-batches one by one; gradients gather in the leaves' `.grad` and in buffers of their own.
 
-    `tell` gets each one's numbers at once, or, where they stay on the device (`late`), when they are home.
+    `report` gets each one's numbers at once or, where they stay on the device (`deferred`), one window later.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class MicroBatches:
         device: torch.device,
         autocast: contextlib.AbstractContextManager[Any] | None,
         scaler: LossScaler | None,
-        tell: Tell | None,
+        report: ReportMicroBatch | None,
         own_gradients: bool,
-        late: bool,
+        deferred: bool,
     ) -> None:
         self.denominators = Denominators(device)
         self.own = OwnBuffers()
@@ -52,7 +52,7 @@ class MicroBatches:
         """What the optimizer updates: parameters, or their fp32 masters."""
         self.phase: Phase = "data"
         """Where an error comes from, if one comes."""
-        self.waiting: list[Waiting] = []
+        self.waiting: list[DeferredMicroBatch] = []
         """This window's micro-batches whose numbers are still on the device."""
         self._model = model
         self._loss = loss
@@ -61,40 +61,40 @@ class MicroBatches:
         self._autocast = autocast
         self._plain = self._on_host and autocast is None
         self._scaler = scaler
-        self._tell = tell
+        self._report = report
         self._own_gradients = own_gradients
-        self._late = late
+        self._deferred = deferred
         self._step = 0
-        self._told_samples = 0
+        self._reported_samples = 0
         self._first_norm = False
         self._samples_before = 0
         self._tokens_before = 0
 
     def start(self, step: int, *, samples_seen: int, tokens_seen: int, first_norm: bool) -> None:
-        """Window `step` begins; nothing of it was told."""
+        """Window `step` begins; none of its samples has been reported."""
         self._step = step
         self._first_norm = first_norm
-        self._told_samples = 0
+        self._reported_samples = 0
         self._samples_before, self._tokens_before = samples_seen, tokens_seen
 
     def gradients(self) -> list[torch.Tensor]:
         """What has gathered, of those leaves that got any."""
         return [gradient for leaf in self.leaves if (gradient := leaf.grad) is not None]
 
-    def alone(self, piece: Piece) -> Row:
-        """Run one micro-batch for its own sake: waited for, told to nobody."""
-        told, late = self._told_samples, self._late
-        self._told_samples, self._late = 2**62, False
+    def alone(self, piece: Piece) -> MicroBatchNumbers:
+        """Run one micro-batch on its own; its numbers are read at once and reported to nobody."""
+        reported, deferred = self._reported_samples, self._deferred
+        self._reported_samples, self._deferred = 2**62, False
         sums = Sums(len(self.denominators.names))
         try:
             self.run(sums, piece)
         finally:
-            self._told_samples, self._late = told, late
+            self._reported_samples, self._deferred = reported, deferred
         return sums.rows[0]
 
     def run(self, sums: Sums, piece: Piece) -> None:
         """Forward and backward of one micro-batch. The usual case is kept short: it is what N repeats."""
-        started = mark(self._device) if self._late else perf_counter()
+        started = instant_on(self._device) if self._deferred else perf_counter()
         self.phase = "forward"
         returned = self._loss(self._model, piece.batch) if self._plain else self._forward(piece)
         if type(returned) is list and len(returned) == 1:
@@ -116,7 +116,7 @@ class MicroBatches:
             allow_unreachable=True,
             accumulate_grad=True,
         )
-        if self._late:
+        if self._deferred:
             self._leave(sums, piece, [weight], [returned], started)  # type: ignore[list-item]
             return
         total = returned.total.item()  # type: ignore[union-attr]
@@ -131,7 +131,7 @@ class MicroBatches:
         with self._autocast or contextlib.nullcontext():
             return self._loss(self._model, batch)
 
-    def _any_terms(self, sums: Sums, piece: Piece, terms: tuple[LossTerm, ...], started: Mark) -> None:
+    def _any_terms(self, sums: Sums, piece: Piece, terms: tuple[LossTerm, ...], started: Instant) -> None:
         """The rest of a micro-batch, for any terms and for the first of a run: all is checked."""
         weights = [self._weight_of(term, piece) for term in terms]
         self.denominators.accept(terms, weights)
@@ -139,7 +139,7 @@ class MicroBatches:
             self.denominators.check_counted(weights, piece.weights)
         self.phase = "backward"
         self._backward(terms, weights)
-        if self._late:
+        if self._deferred:
             self._leave(sums, piece, weights, terms, started)
             return
         totals = [term.total.item() for term in terms]
@@ -163,24 +163,24 @@ class MicroBatches:
         weights: list[float],
         totals: list[float],
         norm: float | None,
-        started: Mark,
+        started: Instant,
     ) -> None:
-        """Keep the micro-batch's numbers, and tell them unless a replay has run its samples again."""
+        """Keep the micro-batch's numbers, and report them unless a replay ran samples already reported."""
         self._own_first(sums)
         row = self._row(sums, piece, weights, totals, norm)
-        if sums.samples > self._told_samples:
-            self._told_samples = sums.samples
-            if self._tell is not None:
-                self._tell(row.measured(self._step, perf_counter() - started))
+        if sums.samples > self._reported_samples:
+            self._reported_samples = sums.samples
+            if self._report is not None:
+                self._report(row.measured(self._step, perf_counter() - started))
 
     def _row(
         self, sums: Sums, piece: Piece, weights: list[float], totals: list[float], norm: float | None
-    ) -> Row:
+    ) -> MicroBatchNumbers:
         if piece.tokens is None:
             piece.tokens = int(weights[0])
         sums.samples += piece.samples
         sums.tokens += piece.tokens
-        row = Row(
+        row = MicroBatchNumbers(
             len(sums.rows), piece, weights, totals, norm,
             self._samples_before + sums.samples, self._tokens_before + sums.tokens,
         )  # fmt: skip
@@ -198,35 +198,35 @@ class MicroBatches:
         return host_weight(term)
 
     def _leave(
-        self, sums: Sums, piece: Piece, weights: list[float], terms: Sequence[LossTerm], started: Mark
+        self, sums: Sums, piece: Piece, weights: list[float], terms: Sequence[LossTerm], started: Instant
     ) -> None:
-        """Keep a micro-batch's totals and norm where they are; they are told one window later."""
+        """Keep a micro-batch's totals and norm where they are; they are reported one window later."""
         self._own_first(sums)
         norm, scale = None, 1.0
         if self._norms_wanted(sums):
             norm, scale = self._norm_on_device(weights[0], first=not sums.rows)
         sums.add(weights, [0.0] * len(weights))
         row = self._row(sums, piece, weights, [], norm=None)
-        waiting = Waiting(row, [term.total.detach() for term in terms], norm, scale)
-        waiting.began, waiting.ended = started, mark(self._device)
-        waiting.told = sums.samples <= self._told_samples
-        self._told_samples = max(self._told_samples, sums.samples)
+        waiting = DeferredMicroBatch(row, [term.total.detach() for term in terms], norm, scale)
+        waiting.began, waiting.ended = started, instant_on(self._device)
+        waiting.reported = sums.samples <= self._reported_samples
+        self._reported_samples = max(self._reported_samples, sums.samples)
         self.waiting.append(waiting)
 
-    def come_home(self, sums: Sums) -> None:
-        """Wait for this window's numbers, and tell them."""
+    def fetch_deferred(self, sums: Sums) -> None:
+        """Wait for this window's numbers, and report them."""
         waiting, self.waiting = self.waiting, []
-        bring_home(sums, waiting, 1.0 if self._scaler is None else self._scaler.scale.item())
-        self.tell(waiting, self._step)
+        fetch(sums, waiting, 1.0 if self._scaler is None else self._scaler.scale.item())
+        self.report(waiting, self._step)
 
-    def tell(self, waiting: Sequence[Waiting], step: int) -> None:
-        """Tell micro-batches that have come home; all of them, before what a listener raised is raised."""
+    def report(self, waiting: Sequence[DeferredMicroBatch], step: int) -> None:
+        """Report micro-batches whose numbers are on the host; a listener's error is raised after the last."""
         raised: BaseException | None = None
         for each in waiting:
-            if each.told or self._tell is None:
+            if each.reported or self._report is None:
                 continue
             try:
-                self._tell(each.row.measured(step, seconds_between(each.began, each.ended)))
+                self._report(each.row.measured(step, seconds_between(each.began, each.ended)))
             except BaseException as error:  # noqa: BLE001 - raised below; a stop must not lose the rest
                 raised = raised or error
         if raised is not None:

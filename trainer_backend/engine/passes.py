@@ -12,7 +12,7 @@ import torch
 from trainer_backend.engine.batches import Piece
 from trainer_backend.engine.denominators import MAX_TERMS, OwnBufferNeeded
 from trainer_backend.engine.memory import free, is_out_of_memory
-from trainer_backend.engine.micro_batches import Loss, MicroBatches, Tell
+from trainer_backend.engine.micro_batches import Loss, MicroBatches, ReportMicroBatch
 from trainer_backend.engine.norms import total_norm
 from trainer_backend.engine.precision import LossScaler, Masters
 from trainer_backend.engine.ranks import Ranks
@@ -23,7 +23,7 @@ from trainer_backend.engine.window import Feed
 from trainer_backend.errors import GradaccError
 from trainer_backend.protocol import OutOfMemoryRecovered
 
-Culprit: TypeAlias = tuple[int, Literal["loss", "gradient"], float]
+NonFiniteMicroBatch: TypeAlias = tuple[int, Literal["loss", "gradient"], float]
 """Micro-batch in the window, what was not finite, and its value."""
 
 
@@ -41,13 +41,13 @@ class Passes:
         masters: Masters | None,
         scaler: LossScaler | None,
         ranks: Ranks,
-        tell: Tell | None,
+        report: ReportMicroBatch | None,
         own_gradients: bool = False,
-        late: bool = False,
+        deferred: bool = False,
     ) -> None:
         self.micro = MicroBatches(
-            model, loss, device=device, autocast=autocast, scaler=scaler, tell=tell,
-            own_gradients=own_gradients, late=late,
+            model, loss, device=device, autocast=autocast, scaler=scaler, report=report,
+            own_gradients=own_gradients, deferred=deferred,
         )  # fmt: skip
         self.denominators = self.micro.denominators
         self.snapshot = Snapshot(model, device)
@@ -263,10 +263,10 @@ class Passes:
 
     # -------------------------------------------------------------------------------- forensics
 
-    def culprits(self, feed: Feed) -> list[Culprit]:
+    def culprits(self, feed: Feed) -> list[NonFiniteMicroBatch]:
         """Which micro-batches are not finite: each is run again alone. Leaves the window undone."""
         self.undo()
-        found: list[Culprit] = []
+        found: list[NonFiniteMicroBatch] = []
         for index, piece in enumerate(feed.pull_all()):
             with self._not_synchronised():
                 row = self.micro.alone(piece)

@@ -8,7 +8,7 @@ from trainer_backend.engine.batches import Piece
 from trainer_backend.protocol import MicroBatchMeasured
 
 
-class Row:
+class MicroBatchNumbers:
     """One micro-batch that was run: its weights and totals by term."""
 
     __slots__ = ("index", "norm", "piece", "samples_seen", "tokens_seen", "totals", "weights")
@@ -75,7 +75,7 @@ class Sums:
         self.totals = [0.0] * terms
         self.samples = 0
         self.tokens = 0
-        self.rows: list[Row] = []
+        self.rows: list[MicroBatchNumbers] = []
 
     def add(self, weights: list[float], totals: list[float]) -> None:
         """One micro-batch more. A term without weight adds nothing, whatever its total holds."""

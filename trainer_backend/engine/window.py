@@ -66,7 +66,7 @@ class WindowResult:
         else:
             self._listeners.append(listener)
 
-    def settled(self) -> None:
+    def complete(self) -> None:
         """All numbers are there now."""
         self.known = True
         while self._listeners:

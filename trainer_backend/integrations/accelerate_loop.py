@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
-from trainer_backend.integrations.borders import AnyBorder
+from trainer_backend.integrations.counting import AnyWindow
 from trainer_backend.integrations.recorder import Recorder
 
 
@@ -47,10 +47,10 @@ class AccelerateWatcher:
             micro_batch_size=size,
             accumulation_steps=accelerator.gradient_accumulation_steps,
             library="accelerate",
-            rule=AnyBorder(),
+            rule=AnyWindow(),
             parent=parent,
         )
-        self.recorder.border()  # the first window's N is the accelerator's
+        self.recorder.next_accumulation_steps()  # the first window's N is the accelerator's
 
     @property
     def stop_asked(self) -> bool:
@@ -99,4 +99,4 @@ class AccelerateWatcher:
         self.recorder.optimizer_step(learning_rate=rate)
         # `step % N` counts on over a change of N; from 0 again, the next window is whole.
         self._accelerator.step = 0
-        self._accelerator.gradient_accumulation_steps = self.recorder.border()
+        self._accelerator.gradient_accumulation_steps = self.recorder.next_accumulation_steps()

@@ -58,7 +58,7 @@ class SeenWindow(msgspec.Struct, frozen=True, kw_only=True):
         return sum(entry.units * entry.coefficient for entry in self.micro_batches)
 
 
-class Finding(msgspec.Struct, frozen=True):
+class AuditFinding(msgspec.Struct, frozen=True):
     """One thing that was found; worded from its code and values."""
 
     code: str
@@ -71,7 +71,7 @@ def judge(
     *,
     auxiliary_ratio: float | None = None,
     raw_micro_batch_s: float | None = None,
-) -> list[Finding]:
+) -> list[AuditFinding]:
     """Everything that can be said of these windows, faults first.
 
     `auxiliary_ratio`: what the model's auxiliary loss shall be multiplied by.
@@ -79,7 +79,7 @@ def judge(
     """
     used = [window for window in windows if window.units]
     if not used:
-        return [Finding("nothing-seen", "note")]
+        return [AuditFinding("nothing-seen", "note")]
     findings = [
         *_weights(used),
         *_tails(used),
@@ -98,7 +98,7 @@ def _whole(windows: Sequence[SeenWindow]) -> list[SeenWindow]:
     return [window for window in windows if len(window.micro_batches) == window.asked]
 
 
-def _weights(windows: Sequence[SeenWindow]) -> list[Finding]:
+def _weights(windows: Sequence[SeenWindow]) -> list[AuditFinding]:
     whole = _whole(windows) or list(windows)
     worst = max(whole, key=lambda window: abs(window.weight - 1))
     spread = max((_spread(window), index) for index, window in enumerate(whole))
@@ -106,16 +106,18 @@ def _weights(windows: Sequence[SeenWindow]) -> list[Finding]:
     if abs(worst.weight - 1) > TOLERANCE:
         count = len(worst.micro_batches)
         if abs(worst.weight - count) <= TOLERANCE * count and count > 1:
-            findings.append(Finding("not-divided", "fault", {"steps": count}))
+            findings.append(AuditFinding("not-divided", "fault", {"steps": count}))
         else:
-            findings.append(Finding("divisor-wrong", "fault", {"weight": worst.weight, "units": worst.units}))
+            findings.append(
+                AuditFinding("divisor-wrong", "fault", {"weight": worst.weight, "units": worst.units})
+            )
     if spread[0] > TOLERANCE:
         ragged = whole[spread[1]]
         shares = [entry.units * entry.coefficient for entry in ragged.micro_batches if entry.units]
         code = "mean-of-means" if _same(shares) else "units-weigh-unequally"
-        findings.append(Finding(code, "fault", {"ratio": 1 + spread[0]}))
+        findings.append(AuditFinding(code, "fault", {"ratio": 1 + spread[0]}))
     if not findings:
-        findings.append(Finding("equal-weights", "right", {"windows": len(whole)}))
+        findings.append(AuditFinding("equal-weights", "right", {"windows": len(whole)}))
     return findings
 
 
@@ -130,37 +132,37 @@ def _same(values: Sequence[float]) -> bool:
     return max(values) - min(values) <= TOLERANCE * max(abs(value) for value in values)
 
 
-def _tails(windows: Sequence[SeenWindow]) -> list[Finding]:
+def _tails(windows: Sequence[SeenWindow]) -> list[AuditFinding]:
     tails = [window for window in windows if len(window.micro_batches) < window.asked]
     if not tails:
         return []
     worst = max(tails, key=lambda window: abs(window.weight - 1))
     count = len(worst.micro_batches)
     if abs(worst.weight - 1) <= TOLERANCE:
-        return [Finding("tail-right", "right", {"windows": len(tails)})]
+        return [AuditFinding("tail-right", "right", {"windows": len(tails)})]
     values: dict[str, Scalar] = {"micro_batches": count, "steps": worst.asked, "weight": worst.weight}
     by_n = abs(worst.weight - count / worst.asked) <= TOLERANCE
-    return [Finding("tail-divided-by-n" if by_n else "tail-wrong", "fault", values)]
+    return [AuditFinding("tail-divided-by-n" if by_n else "tail-wrong", "fault", values)]
 
 
-def _stale(windows: Sequence[SeenWindow]) -> list[Finding]:
+def _stale(windows: Sequence[SeenWindow]) -> list[AuditFinding]:
     stale = sum(window.stale for window in windows)
-    return [Finding("stale-gradients", "fault", {"windows": stale})] if stale else []
+    return [AuditFinding("stale-gradients", "fault", {"windows": stale})] if stale else []
 
 
-def _schedule(windows: Sequence[SeenWindow]) -> list[Finding]:
+def _schedule(windows: Sequence[SeenWindow]) -> list[AuditFinding]:
     steps = [window.schedule_steps for window in windows[1:] if window.schedule_steps is not None]
     if not steps:
         return []
     usual = statistics.mode(steps)
     if usual == 1:
-        return [Finding("schedule-per-step", "right")]
+        return [AuditFinding("schedule-per-step", "right")]
     if usual == 0:
-        return [Finding("schedule-still", "note")]
-    return [Finding("schedule-per-micro-batch", "fault", {"moves": usual})]
+        return [AuditFinding("schedule-still", "note")]
+    return [AuditFinding("schedule-per-micro-batch", "fault", {"moves": usual})]
 
 
-def _auxiliary(windows: Sequence[SeenWindow], ratio: float | None) -> list[Finding]:
+def _auxiliary(windows: Sequence[SeenWindow], ratio: float | None) -> list[AuditFinding]:
     if not ratio:
         return []
     sums = [
@@ -169,22 +171,22 @@ def _auxiliary(windows: Sequence[SeenWindow], ratio: float | None) -> list[Findi
         if any(entry.auxiliary is not None for entry in window.micro_batches)
     ]
     if not sums:
-        return [Finding("auxiliary-not-used", "note")]
+        return [AuditFinding("auxiliary-not-used", "note")]
     worst = max(sums, key=lambda total: abs(total - 1))
     if abs(worst - 1) <= TOLERANCE:
-        return [Finding("auxiliary-right", "right")]
-    return [Finding("auxiliary-times", "fault", {"times": worst})]
+        return [AuditFinding("auxiliary-right", "right")]
+    return [AuditFinding("auxiliary-times", "fault", {"times": worst})]
 
 
-def _syncs(windows: Sequence[SeenWindow]) -> list[Finding]:
+def _syncs(windows: Sequence[SeenWindow]) -> list[AuditFinding]:
     counts = [e.host_syncs for window in windows for e in window.micro_batches if e.host_syncs is not None]
     if not counts:
         return []
     usual = statistics.median(counts)
-    return [Finding("host-syncs", "note" if usual else "right", {"count": usual})]
+    return [AuditFinding("host-syncs", "note" if usual else "right", {"count": usual})]
 
 
-def _overhead(windows: Sequence[SeenWindow], raw_s: float | None) -> list[Finding]:
+def _overhead(windows: Sequence[SeenWindow], raw_s: float | None) -> list[AuditFinding]:
     """By the medians of micro-batches whose duration and bare time are both known."""
     seen = [entry for window in windows for entry in window.micro_batches if entry.duration_s]
     pairs = [(e.duration_s, bare) for e in seen if (bare := raw_s if e.bare_s is None else e.bare_s)]
@@ -193,7 +195,7 @@ def _overhead(windows: Sequence[SeenWindow], raw_s: float | None) -> list[Findin
     more_s = statistics.median(duration - bare for duration, bare in pairs)
     ratio = statistics.median(duration / bare for duration, bare in pairs)
     values: dict[str, Scalar] = {"microseconds": more_s * 1e6, "ratio": ratio}
-    return [Finding("overhead", "note", values)]
+    return [AuditFinding("overhead", "note", values)]
 
 
 # ------------------------------------------------------------------------------------- words
@@ -230,12 +232,12 @@ SENTENCES: Final[dict[str, str]] = {
 }
 
 
-def sentence(finding: Finding) -> str:
+def sentence(finding: AuditFinding) -> str:
     """A finding in plain words, with what to do."""
     return SENTENCES[finding.code].format(**finding.values)
 
 
-def report(findings: Sequence[Finding]) -> str:
+def report(findings: Sequence[AuditFinding]) -> str:
     """All findings, a line each."""
     marks = {"fault": "FAULT", "note": "note", "right": "right"}
     return "\n".join(f"{marks[finding.level]:5}  {sentence(finding)}" for finding in findings)

@@ -26,11 +26,11 @@ from typing import Any, Self
 
 import torch
 
-from trainer_backend.integrations.audit import Finding, SeenMicroBatch, SeenWindow, judge, report
-from trainer_backend.integrations.seeing import (
+from trainer_backend.integrations.audit import AuditFinding, SeenMicroBatch, SeenWindow, judge, report
+from trainer_backend.integrations.observing import (
     IGNORED,
     CountSyncs,
-    Micro,
+    ObservedMicroBatch,
     coefficient_of,
     shifts_labels,
     time_backward,
@@ -58,7 +58,7 @@ class Auditor:
         self._scheduler = scheduler
         self._handles: list[Any] = []
         self._undo: list[Callable[[], None]] = []
-        self._open: list[Micro] = []
+        self._open: list[ObservedMicroBatch] = []
         self._stale = False
         self.saw_logits = False
         """Whether micro-batches are seen at their logits, so that their loss need not be told."""
@@ -152,9 +152,9 @@ class Auditor:
 
     # ------------------------------------------------------------------------------ seeing
 
-    def _begin(self, units: int, forward_s: float | None) -> Micro:
+    def _begin(self, units: int, forward_s: float | None) -> ObservedMicroBatch:
         self._count()
-        micro = Micro(units, time.perf_counter(), forward_s, self._own_s)
+        micro = ObservedMicroBatch(units, time.perf_counter(), forward_s, self._own_s)
         if not self._open:
             with self._looking():
                 grads = (parameter.grad for parameter in self._parameters())
@@ -272,7 +272,7 @@ class Auditor:
 
     # ------------------------------------------------------------------------------ saying
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[AuditFinding]:
         """What was found, faults first."""
         return judge(
             self.windows, auxiliary_ratio=self._auxiliary_ratio, raw_micro_batch_s=self.raw_micro_batch_s

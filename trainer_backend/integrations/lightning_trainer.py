@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer_backend.engine.batches import size
-from trainer_backend.integrations.borders import Modulo
+from trainer_backend.integrations.counting import Modulo
 from trainer_backend.integrations.recorder import Recorder
 
 
@@ -62,7 +62,7 @@ class _Watching:
         del module
         assert self.recorder is not None
         self.recorder.restart_counter(_micro_batches(trainer))
-        trainer.accumulate_grad_batches = self.recorder.border()
+        trainer.accumulate_grad_batches = self.recorder.next_accumulation_steps()
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ANN401
         """A micro-batch, and the window when the library has stepped."""
@@ -75,7 +75,7 @@ class _Watching:
             return
         self._steps_before = trainer.global_step
         self.recorder.optimizer_step(learning_rate=trainer.optimizers[0].param_groups[0]["lr"])
-        trainer.accumulate_grad_batches = self.recorder.border()
+        trainer.accumulate_grad_batches = self.recorder.next_accumulation_steps()
         if self.recorder.stop_asked:
             trainer.should_stop = True
 

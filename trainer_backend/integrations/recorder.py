@@ -32,7 +32,7 @@ import tomlkit
 import torch
 
 from trainer_backend.inbox import Inbox
-from trainer_backend.integrations.borders import AnyBorder, Rule
+from trainer_backend.integrations.counting import AnyWindow, CountingRule
 from trainer_backend.integrations.remote import Remote
 from trainer_backend.journal import JournalWriter
 from trainer_backend.protocol import (
@@ -56,7 +56,7 @@ from trainer_backend.trainer.training import torch_memory_of
 Item = TypeVar("Item")
 
 
-class _Pending(msgspec.Struct):
+class _UnreadMicroBatch(msgspec.Struct):
     """A micro-batch whose loss may still be on the device."""
 
     loss: Any
@@ -80,7 +80,7 @@ class Recorder:
         micro_batch_size: int,
         accumulation_steps: int,
         library: str = "own loop",
-        rule: Rule | None = None,
+        rule: CountingRule | None = None,
         max_optimizer_steps: int | None = None,
         samples_per_epoch: int | None = None,
         parameters: int = 0,
@@ -95,13 +95,13 @@ class Recorder:
         self._remote = Remote(
             Inbox(self.run.inbox_path),
             self.put,
-            rule or AnyBorder(),
+            rule or AnyWindow(),
             steps=accumulation_steps,
             started_at=time.time(),
         )
         self._writer = JournalWriter(self.run.journal_path, attempt=1, on_tick=self._remote.tick)
         self._micro_batch_size = micro_batch_size
-        self._pending: list[_Pending] = []
+        self._pending: list[_UnreadMicroBatch] = []
         self._step = 0
         self._samples_seen = 0
         self._tokens_seen = 0
@@ -159,14 +159,14 @@ class Recorder:
         """
         source = iter(micro_batches)
         while not self.stop_asked:
-            window = list(itertools.islice(source, self.border()))
+            window = list(itertools.islice(source, self.next_accumulation_steps()))
             if not window:
                 return
             yield window
 
-    def border(self) -> int:
+    def next_accumulation_steps(self) -> int:
         """Between two windows: waits while paused, makes an asked N the current one, and gives N."""
-        return self._remote.border(self._samples_seen)
+        return self._remote.next_accumulation_steps(self._samples_seen)
 
     def restart_counter(self, epoch: int | None = None, *, done: int = 0) -> None:
         """The library counts micro-batches from `done` again, in an epoch of `epoch` (None: not known)."""
@@ -186,7 +186,7 @@ class Recorder:
             self._remote.begin_window()
         detached = loss.detach() if hasattr(loss, "detach") else loss
         self._pending.append(
-            _Pending(
+            _UnreadMicroBatch(
                 detached,
                 samples,
                 samples if tokens is None else tokens,

@@ -9,7 +9,7 @@ from typing import assert_never
 import msgspec
 
 from trainer_backend.inbox import Inbox, Malformed
-from trainer_backend.integrations.borders import Refused, Rule
+from trainer_backend.integrations.counting import CountingRule, Refused
 from trainer_backend.protocol import (
     AccumulationChanged,
     AnyCommand,
@@ -31,7 +31,7 @@ from trainer_backend.protocol import (
 )
 
 
-class Change(msgspec.Struct, frozen=True):
+class PlannedChange(msgspec.Struct, frozen=True):
     """An accepted N, and the window it applies from."""
 
     command: SetAccumulation
@@ -39,10 +39,16 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Remote:
-    """One run's commands. `tick` runs in the journal's thread, `border` in the training thread."""
+    """One run's commands: `tick` runs in the journal's thread, the rest in the training thread."""
 
     def __init__(
-        self, inbox: Inbox, put: Callable[[AnyEvent], None], rule: Rule, *, steps: int, started_at: float
+        self,
+        inbox: Inbox,
+        put: Callable[[AnyEvent], None],
+        rule: CountingRule,
+        *,
+        steps: int,
+        started_at: float,
     ) -> None:
         self._inbox = inbox
         self._put = put
@@ -53,7 +59,7 @@ class Remote:
         self._done = 0
         self._epoch: int | None = None
         self._in_window = False
-        self._change: Change | None = None
+        self._change: PlannedChange | None = None
         self._ending = False
         self.steps = steps
         """N of the coming window."""
@@ -90,7 +96,7 @@ class Remote:
                 self._refuse(change.command, "epoch-ended-early", step=change.step)
                 self._change = None
 
-    def border(self, samples_seen: int) -> int:
+    def next_accumulation_steps(self, samples_seen: int) -> int:
         """Wait while paused; gives N of the coming window."""
         with self._border:
             if self.paused_by is not None:
@@ -194,7 +200,7 @@ class Remote:
             return
         if self._change is not None:
             self._refuse(self._change.command, "superseded")
-        self._change = Change(command, self._next + windows)
+        self._change = PlannedChange(command, self._next + windows)
         self._accept(command, self._change.step)
 
     def _accept(self, command: AnyCommand, step: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import transformers
 from transformers.trainer_utils import has_length
 
-from trainer_backend.integrations.borders import CountedModulo
+from trainer_backend.integrations.counting import CountedModulo
 from trainer_backend.integrations.recorder import Recorder
 
 IGNORED: Final = -100
@@ -109,7 +109,7 @@ class Watcher(transformers.TrainerCallback):  # type: ignore[misc]  # the librar
         assert self.recorder is not None
         loader = more["train_dataloader"]
         self.recorder.restart_counter(len(loader) if has_length(loader) else None)
-        args.gradient_accumulation_steps = self.recorder.border()
+        args.gradient_accumulation_steps = self.recorder.next_accumulation_steps()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ANN401
         """The learning rate of this window; after the step the schedule has moved on."""
@@ -121,7 +121,7 @@ class Watcher(transformers.TrainerCallback):  # type: ignore[misc]  # the librar
         del state, more
         assert self.recorder is not None
         self.recorder.optimizer_step(learning_rate=self._learning_rate)
-        args.gradient_accumulation_steps = self.recorder.border()
+        args.gradient_accumulation_steps = self.recorder.next_accumulation_steps()
         control.should_training_stop = control.should_training_stop or self.recorder.stop_asked
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ANN401

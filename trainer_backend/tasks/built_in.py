@@ -12,14 +12,14 @@ from trainer_backend.errors import UsageError
 from trainer_backend.protocol import Scalar
 from trainer_backend.section import Section
 
-Warn: TypeAlias = Callable[[str, dict[str, Scalar]], None]
+ReportWarning: TypeAlias = Callable[[str, dict[str, Scalar]], None]
 """`warn(code, values)` becomes a `Warned` in the journal."""
 T = TypeVar("T", bound=Section)
 D = TypeVar("D", bound=Section)
 
 
 def unheard(_code: str, _values: dict[str, Scalar]) -> None:
-    """A `Warn` where nobody listens."""
+    """A `ReportWarning` where nobody listens."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -34,7 +34,7 @@ class BuiltIn(Generic[T, D]):
     normalization: Literal["tokens", "samples"] = "tokens"
     seed: int = 0
     accumulation_steps: int = 1
-    warn: Warn = unheard
+    warn: ReportWarning = unheard
 
     def __post_init__(self) -> None:
         """What a kind does with these when it is made. Raises UsageError where they do not fit."""

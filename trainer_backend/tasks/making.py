@@ -13,7 +13,7 @@ from trainer_backend.engine import parameter_groups
 from trainer_backend.errors import UsageError
 from trainer_backend.recipe import Recipe
 from trainer_backend.tasks import Datasets, Task
-from trainer_backend.tasks.built_in import Warn
+from trainer_backend.tasks.built_in import ReportWarning
 
 CLASSES: Final[dict[str, tuple[str, str]]] = {
     "language-model": ("trainer_backend.tasks.language_model", "LanguageModel"),
@@ -36,7 +36,7 @@ OPTIONAL: Final = (
 )
 
 
-def make_task(recipe: Recipe, warn: Warn) -> Task:
+def make_task(recipe: Recipe, warn: ReportWarning) -> Task:
     """The task of a recipe. Raises UsageError; what the user's own code raises comes as it is.
 
     Beside what `Task` names, a task may have: `decays_all` (False leaves norms and biases out of decay),
@@ -114,7 +114,7 @@ def groups_of(task: Task, model: torch.nn.Module, weight_decay: float) -> list[d
 
 
 __all__ = [
-    "Warn",
+    "ReportWarning",
     "batch_counter",
     "collate_of",
     "datasets_of",

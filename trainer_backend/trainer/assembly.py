@@ -36,8 +36,8 @@ from trainer_backend.tasks.making import (
     method,
     model_of,
 )
-from trainer_backend.trainer.devices import choose_device, choose_precision, describe, settle
-from trainer_backend.trainer.evaluation import Evaluation, undisturbed
+from trainer_backend.trainer.devices import apply_process_settings, choose_device, choose_precision, describe
+from trainer_backend.trainer.evaluation import Evaluator, undisturbed
 from trainer_backend.trainer.schedule import Schedule, horizon_of, schedule_of
 
 
@@ -49,7 +49,7 @@ class Parts:
     task: Task
     accumulator: Accumulator
     stream: Stream
-    evaluation: Evaluation | None
+    evaluation: Evaluator | None
     schedule: Schedule
     settings: Settings
     rate_ratios: list[float]
@@ -81,7 +81,7 @@ def assemble(
     config = recipe.config
     device = choose_device(config.run.device)
     precision = choose_precision(config.run.precision, device)
-    settle(config.run, device)
+    apply_process_settings(config.run, device)
     _seed(config.run.seed)
 
     put(PhaseEntered(phase="reading-data"))
@@ -247,7 +247,7 @@ def _evaluation(
     dataset: Any,  # noqa: ANN401 - any data set
     accumulator: Accumulator,
     precision: Precision,
-) -> Evaluation | None:
+) -> Evaluator | None:
     """None where nothing is asked for. Raises UsageError when there is nothing to measure on."""
     if config.evaluation.every_samples is None and config.targets.validation_loss is None:
         return None
@@ -257,7 +257,7 @@ def _evaluation(
             " Give it some, or leave evaluation.every_samples out."
         )
         raise UsageError(message)
-    return Evaluation(
+    return Evaluator(
         task,
         dataset,
         accumulator,

@@ -21,7 +21,7 @@ from trainer_backend.protocol import (
 from trainer_backend.recipe import Recipe, entry_sha256
 from trainer_backend.run_directory import RunDirectory, make_private
 from trainer_backend.trainer import failures
-from trainer_backend.trainer.lifecycle import Lifecycle, StopAskedError, say
+from trainer_backend.trainer.lifecycle import Lifecycle, StopAskedError, print_line
 from trainer_backend.trainer.provenance import Commit
 from trainer_backend.trainer.replay import KINDS
 from trainer_backend.trainer.steering import Steering
@@ -60,7 +60,7 @@ def run_attempt(
         with life.signals():
             ended, code = _lived(run, recipe, life, before, Resumption(replay=replay, from_step=from_step))
             life.end(ended)
-        say(_last_words(run, ended))
+        print_line(_last_words(run, ended))
         return code
 
 

@@ -40,7 +40,7 @@ from trainer_backend.settings import (
 )
 from trainer_backend.trainer.assembly import Parts
 from trainer_backend.trainer.checkpoints import Checkpoints
-from trainer_backend.trainer.replay import CEILING, ENDED, Replay
+from trainer_backend.trainer.replay import CEILING, ENDED
 from trainer_backend.trainer.steering import Pending, Steering, with_pending
 
 
@@ -62,7 +62,7 @@ class Border:
         steering: Steering,
         put: Callable[[AnyEvent], None],
         *,
-        replay: Replay,
+        replay: RecordedChanges,
     ) -> None:
         self._parts = parts
         self._config = parts.config

@@ -49,7 +49,7 @@ def choose_precision(asked: str, device: torch.device) -> Precision:
     return "fp16" if asked == "fp16" else "bf16" if asked == "bf16" else "fp32"
 
 
-def settle(run: RunSection, device: torch.device) -> None:
+def apply_process_settings(run: RunSection, device: torch.device) -> None:
     """Process-wide settings that a run asks for, and that its device is best served by."""
     if device.type == "cpu":
         keep_freed_memory()

@@ -32,7 +32,7 @@ _EVALUATION = 3
 """Told apart from other uses of the run's seed."""
 
 
-class Evaluation:
+class Evaluator:
     """The held-out data of one run, and how it is measured."""
 
     def __init__(

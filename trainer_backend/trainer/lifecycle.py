@@ -25,7 +25,7 @@ EXIT_S: Final = 10.0
 """How long the interpreter may take to end once the run has: a user's thread may hold it."""
 
 
-class Progress(Protocol):
+class TrainingProgress(Protocol):
     """Where the run stands; the engine, once there is one."""
 
     step: int
@@ -45,7 +45,7 @@ class Lifecycle:
     """The end of an attempt: asked for by command or signal, told once."""
 
     def __init__(self) -> None:
-        self.progress: Progress = _Nowhere()
+        self.progress: TrainingProgress = _Nowhere()
         self.loading = False
         """Whether a stop may interrupt the training thread anywhere."""
         self.steering: Steering | None = None
@@ -178,7 +178,7 @@ def quietly(call: Callable[[], object]) -> None:
         return
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """A line on standard output; a reader that has gone does not end the run."""
     quietly(lambda: sys.stdout.write(f"{text}\n"))
     quietly(sys.stdout.flush)

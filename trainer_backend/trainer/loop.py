@@ -29,7 +29,7 @@ from trainer_backend.trainer.assembly import Parts
 from trainer_backend.trainer.border import Border
 from trainer_backend.trainer.checkpoints import Checkpoints
 from trainer_backend.trainer.evaluation import undisturbed
-from trainer_backend.trainer.replay import Replay
+from trainer_backend.trainer.replay import RecordedChanges
 from trainer_backend.trainer.steering import Steering
 
 
@@ -47,7 +47,7 @@ class Loop:
         steering: Steering,
         put: Callable[[AnyEvent], None],
         *,
-        replay: Replay,
+        replay: RecordedChanges,
         heard: Callable[[], None] = lambda: None,
     ) -> None:
         self._parts = parts
@@ -149,7 +149,7 @@ class Loop:
         """Why the run is over, if it is."""
         run, engine = self._config.run, self._engine
         if run.max_optimizer_steps is not None and engine.updates >= run.max_optimizer_steps:
-            engine.settle()  # where numbers come home late, the last window may turn out to be no update
+            engine.flush()  # deferred numbers may show that the last window was no update
             if engine.updates >= run.max_optimizer_steps:
                 return "max_optimizer_steps"
         epoch, updates = self._stream.position.epoch, engine.updates
@@ -217,14 +217,14 @@ class Loop:
     def _stopped(self) -> RunStopped:
         reason = self._steering.stopping
         self._heard()
-        with suppress(StopNow):  # the last window's micro-batches may be told only now, and stop it again
-            self._engine.settle()
+        with suppress(StopNow):  # the last window's micro-batches may be reported only now, and stop it again
+            self._engine.flush()
         self._checkpoints.save(self._parts, unless_saved=True)
         return RunStopped(step=self._engine.step, samples_seen=self._engine.samples_seen, reason=reason)
 
     def _finished(self, reason: str) -> RunFinished:
         with suppress(StopNow):
-            self._engine.settle()
+            self._engine.flush()
         if self._evaluated_at != self._engine.step:
             self._evaluate()
         self._checkpoints.save(self._parts, unless_saved=True)

@@ -42,7 +42,7 @@ class Change(msgspec.Struct, frozen=True):
     asked_by: str = "replay"
 
 
-class Replay:
+class RecordedChanges:
     """The changes that are still ahead."""
 
     def __init__(self, changes: Iterable[Change] = ()) -> None:

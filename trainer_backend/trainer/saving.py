@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import torch
 
-from trainer_backend.data.order import Position
+from trainer_backend.data.order import DataPosition
 from trainer_backend.engine import Accumulator, load_optimizer_state, optimizer_state
 from trainer_backend.settings import Settings
 from trainer_backend.trainer.checkpoint import CheckpointError, CheckpointMisfitError, Saved
@@ -19,7 +19,7 @@ class Standing(msgspec.Struct, frozen=True):
     """Where a run stands besides its tensors."""
 
     settings: Settings
-    position: Position
+    position: DataPosition
     horizon_samples: int | None
     recipe: dict[str, Any]
     """The settings that the recipe gave when the checkpoint was saved, by key."""

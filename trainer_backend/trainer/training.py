@@ -28,7 +28,7 @@ from trainer_backend.trainer.checkpoints import Checkpoints, recipe_changes
 from trainer_backend.trainer.lifecycle import Lifecycle
 from trainer_backend.trainer.loop import Loop, StopNow
 from trainer_backend.trainer.provenance import Commit, versions
-from trainer_backend.trainer.replay import DECLINED, Change, Replay, recorded_changes
+from trainer_backend.trainer.replay import DECLINED, Change, RecordedChanges, recorded_changes
 from trainer_backend.trainer.saving import Standing
 from trainer_backend.trainer.targets import judge
 
@@ -47,7 +47,7 @@ class Training:
         self._checkpoints = Checkpoints(run, recipe.config.checkpoint, life.put, life.writer.place)
         self._steering.checkpoints = self._checkpoints.steps
         self._parts: Parts | None = None
-        self._replay = Replay()
+        self._replay = RecordedChanges()
         self._sampler: Sampler | None = None
 
     def assemble(self) -> None:
@@ -74,7 +74,7 @@ class Training:
             if changes:
                 self._life.put(Warned(code=DECLINED, values={"step": step + 1, "changes": len(changes)}))
             changes = []
-        self._replay = Replay(changes if again else wanted)
+        self._replay = RecordedChanges(changes if again else wanted)
 
     def go_back(self, step: int, *, stood_at: int) -> None:
         """Stand at the checkpoint of `step`: what came after it, until `stood_at`, is superseded.
@@ -94,7 +94,7 @@ class Training:
                 to_tokens=engine.tokens_seen,
             )
         )
-        self._replay = Replay(asked_by_recipe(parts, standing))
+        self._replay = RecordedChanges(asked_by_recipe(parts, standing))
 
     def run(self, commit: Commit) -> RunEnded:
         """Train to the end."""

@@ -2,7 +2,7 @@
 
 Read downwards:
 
-    certify       truth, windows in the reference precision, windows in the run's own, culprits, verdict
+    certify       reference, windows in the reference precision, windows in the run's own, culprits, verdict
 
 Two questions are kept apart. Does the *engine* hand the optimizer what the task's own sums over these
 micro-batches say (`definition_error`)? And do these sums give the *large batch's* gradient (`error`)?
@@ -23,28 +23,28 @@ import torch
 import trainer_backend
 from trainer_backend.engine.memory import free, is_out_of_memory
 from trainer_backend.errors import GradaccError
+from trainer_backend.protocol import Scalar
 from trainer_backend.verify import partitions
-from trainer_backend.verify.compare import Difference, Gradient, compare, ratio
+from trainer_backend.verify.compare import Gradient, GradientDifference, compare, ratio
 from trainer_backend.verify.culprits import find_culprits, is_excused, term_difference
 from trainer_backend.verify.inspected import inspected
 from trainer_backend.verify.limits import CANCELLED, Limits
-from trainer_backend.verify.passes import Plain, plain_pass
+from trainer_backend.verify.plain_pass import PlainPass, plain_pass
 from trainer_backend.verify.probe import MakeEngine, Seen, close_enough, run_window, trainers_engine
+from trainer_backend.verify.reference import Reference
 from trainer_backend.verify.report import (
     Comparison,
+    ComputePrecision,
     Culprit,
     Fold,
     Layer,
-    Precision,
     Remark,
-    Scalar,
     Term,
     Verdict,
     VerifyProgress,
     VerifyReport,
 )
 from trainer_backend.verify.subject import Subject
-from trainer_backend.verify.truth import Truth
 
 STEPS: Final = (2, 4, 8)
 WORST_LAYERS: Final = 5
@@ -52,7 +52,7 @@ CLIPPED: Final = 0.1
 """Of the gradient's norm is what clipping leaves of it in windows that are clipped."""
 _CLIP_EPSILON: Final = 2e-6
 """torch's clip_grad_norm_ adds 1e-6 to the norm that it divides by."""
-Tell = Callable[[VerifyProgress], None]
+ReportProgress = Callable[[VerifyProgress], None]
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ class Window(msgspec.Struct, frozen=True):
     steps: int
     fold: Fold
     sizes: tuple[int, ...]
-    precision: Precision
+    precision: ComputePrecision
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -80,7 +80,7 @@ def certify(
     engine: MakeEngine = trainers_engine,
     steps: Sequence[int] = STEPS,
     expected: Verdict = "equal",
-    tell: Tell | None = None,
+    tell: ReportProgress | None = None,
 ) -> VerifyReport:
     """Compare one large batch with N micro-batches for each N of `steps`, through `engine`.
 
@@ -113,57 +113,59 @@ def _attempt(
     engine: MakeEngine,
     steps: Sequence[int],
     expected: Verdict,
-    say: Tell,
+    say: ReportProgress,
     started: float,
 ) -> VerifyReport | None:
     """The certificate over `total` samples at once, or None when memory ran out."""
     try:
         say(VerifyProgress(code="reference"))
-        truth = Truth(subject, total)
-        truth.samples_partition = wanted if truth.total < wanted else 0
-        judged = _all_judged(truth, engine, steps, say)
-        culprits = find_culprits(truth, judged, engine)
-        truth.remarks += inspected(truth, culprits)
+        reference = Reference(subject, total)
+        reference.samples_partition = wanted if reference.total < wanted else 0
+        judged = _all_judged(reference, engine, steps, say)
+        culprits = find_culprits(reference, judged, engine)
+        reference.remarks += inspected(reference, culprits)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
         return None
-    return _report(truth, judged, culprits, expected=expected, started=started)
+    return _report(reference, judged, culprits, expected=expected, started=started)
 
 
-def _all_judged(truth: Truth, engine: MakeEngine, steps: Sequence[int], say: Tell) -> list[Judged]:
+def _all_judged(
+    reference: Reference, engine: MakeEngine, steps: Sequence[int], say: ReportProgress
+) -> list[Judged]:
     """Every window of the plan, run and judged."""
-    _check(truth)
-    windows = list(plan(truth, steps))
+    _check(reference)
+    windows = list(plan(reference, steps))
     judged: list[Judged] = []
     for done, window in enumerate(windows):
         values: dict[str, Scalar] = {
             "steps": window.steps, "fold": window.fold, "precision": window.precision,
         }  # fmt: skip
         say(VerifyProgress(code="comparing", done=done, of=len(windows), values=values))
-        judged.append(_judge(truth, window, engine))
-    if truth.samples_partition:
-        judged += _invariance(truth, engine, max(window.steps for window in windows))
+        judged.append(_judge(reference, window, engine))
+    if reference.samples_partition:
+        judged += _invariance(reference, engine, max(window.steps for window in windows))
     say(VerifyProgress(code="diagnosing", done=len(windows), of=len(windows)))
     return judged
 
 
-def _check(truth: Truth) -> None:
-    loss = truth.one.loss()
+def _check(reference: Reference) -> None:
+    loss = reference.one.loss()
     if loss is None:
         raise GradaccError(
-            f"None of the {truth.total} samples taken has a weight: there is no valid element to learn "
+            f"None of the {reference.total} samples taken has a weight: there is no valid element to learn "
             "from. Take more samples (--samples), or look at the task's weights."
         )
 
 
-def plan(truth: Truth, steps: Sequence[int]) -> Iterator[Window]:
+def plan(reference: Reference, steps: Sequence[int]) -> Iterator[Window]:
     """The windows to run: every cut in the reference precision, equal and ragged parts in the run's own."""
-    subject, total, best = truth.subject, truth.total, truth.precision
+    subject, total, best = reference.subject, reference.total, reference.precision
     usable, not_usable = partitions.usable_steps(total, steps, subject.smallest)
     if not_usable:
         values: dict[str, Scalar] = {"steps": ", ".join(map(str, not_usable)), "samples": total}
-        truth.remarks.append(Remark(code="too-few-samples", values=values))
+        reference.remarks.append(Remark(code="too-few-samples", values=values))
     if not usable:
         raise GradaccError(
             f"{total} samples cannot be cut in {min(steps)} micro-batches of at least {subject.smallest} "
@@ -172,7 +174,7 @@ def plan(truth: Truth, steps: Sequence[int]) -> Iterator[Window]:
     yield Window(1, "one", (total,), best)
     for number in usable:
         equal = partitions.equal(total, number)
-        uneven = _uneven(truth, number)
+        uneven = _uneven(reference, number)
         yield Window(number, "equal", equal, best)
         if uneven != equal:
             yield Window(number, "ragged", uneven, best)
@@ -181,72 +183,81 @@ def plan(truth: Truth, steps: Sequence[int]) -> Iterator[Window]:
     yield Window(most, "clip", partitions.equal(total, most), best)
     halves = partitions.equal(total, fewest)
     can_be_halved = all(size == halves[0] and size % 2 == 0 for size in halves)
-    if can_be_halved and halves[0] >= 2 * subject.smallest and _splits(truth, halves):
+    if can_be_halved and halves[0] >= 2 * subject.smallest and _splits(reference, halves):
         yield Window(fewest, "out-of-memory", halves, best)
     own = subject.precision
     if own != best:
         yield Window(1, "one", (total,), own)
         for number in usable:
-            uneven = _uneven(truth, number)
+            uneven = _uneven(reference, number)
             is_equal = uneven == partitions.equal(total, number)
             yield Window(number, "equal" if is_equal else "ragged", uneven, own)
 
 
-def _uneven(truth: Truth, steps: int) -> tuple[int, ...]:
+def _uneven(reference: Reference, steps: int) -> tuple[int, ...]:
     """Ragged parts; equal ones where one collated batch is cut, since a task's `split` makes no others."""
-    if truth.subject.by_splitting:
-        return partitions.equal(truth.total, steps)
-    return partitions.ragged(truth.total, steps, truth.subject.smallest)
+    if reference.subject.by_splitting:
+        return partitions.equal(reference.total, steps)
+    return partitions.ragged(reference.total, steps, reference.subject.smallest)
 
 
-def _splits(truth: Truth, sizes: Sequence[int]) -> bool:
+def _splits(reference: Reference, sizes: Sequence[int]) -> bool:
     """Whether the task's batches can be split; where not, a run cannot recover from out of memory."""
     try:
-        truth.subject.split(truth.parts(sizes)[0], 2)
+        reference.subject.split(reference.parts(sizes)[0], 2)
     except GradaccError as error:
-        truth.remarks.append(Remark(code="cannot-split", values={"reason": str(error)}))
+        reference.remarks.append(Remark(code="cannot-split", values={"reason": str(error)}))
         return False
     return True
 
 
-def _judge(truth: Truth, window: Window, engine: MakeEngine) -> Judged:
+def _judge(reference: Reference, window: Window, engine: MakeEngine) -> Judged:
     """Run one window, and hold what the optimizer got against both truths.
 
     Where it is the large batch's gradient, and so are the numbers beside it, the task's own sums over
     these micro-batches need not be run.
     """
-    norm = truth.norm
-    first = _against(truth, window, _run(truth, window, engine, norm), truth.one, truth.gradient)
+    norm = reference.norm
+    first = _against(
+        reference, window, _run(reference, window, engine, norm), reference.one, reference.gradient
+    )
     if first.comparison.holds and first.comparison.equals_large_batch:
         return first
-    plain, definition = truth.partition(window.sizes, halved=window.fold == "out-of-memory")
+    plain, definition = reference.partition(window.sizes, halved=window.fold == "out-of-memory")
     norm = compare(definition, definition).norm
     # Clipping depends on the norm, so that the window must run again with this one's.
-    seen = _run(truth, window, engine, norm) if window.fold == "clip" else first.seen
-    return _against(truth, window, seen, plain, definition, truth.limits_over(window.sizes, window.precision))
+    seen = _run(reference, window, engine, norm) if window.fold == "clip" else first.seen
+    return _against(
+        reference, window, seen, plain, definition, reference.limits_over(window.sizes, window.precision)
+    )
 
 
-def _run(truth: Truth, window: Window, engine: MakeEngine, norm: float) -> Seen:
+def _run(reference: Reference, window: Window, engine: MakeEngine, norm: float) -> Seen:
     return run_window(
-        engine, truth.subject, truth.parts(window.sizes, window.precision), window.precision,
-        steps=window.steps, before=decoys(truth, window),
+        engine, reference.subject, reference.parts(window.sizes, window.precision), window.precision,
+        steps=window.steps, before=decoys(reference, window),
         max_grad_norm=CLIPPED * norm if window.fold == "clip" and norm > 0 else None,
         out_of_memory=window.fold == "out-of-memory",
     )  # fmt: skip
 
 
 def _against(
-    truth: Truth, window: Window, seen: Seen, plain: Plain, definition: Gradient, limits: Limits | None = None
+    reference: Reference,
+    window: Window,
+    seen: Seen,
+    plain: PlainPass,
+    definition: Gradient,
+    limits: Limits | None = None,
 ) -> Judged:
     """The comparison with a definition and with the large batch; `limits`: other than the large batch's."""
-    limits = limits or truth.limits(window.precision)[0]
+    limits = limits or reference.limits(window.precision)[0]
     norm = compare(definition, definition).norm
     clip = CLIPPED if window.fold == "clip" and norm > 0 else 1.0
     also = 0.0 if clip == 1.0 else _CLIP_EPSILON / norm
     limit = max(limits.whole, also)
-    scale = max(norm, truth.scale(plain)) * clip
+    scale = max(norm, reference.scale(plain)) * clip
     by_definition = compare(seen.gradient, scaled(definition, clip), at_least=scale)
-    target = truth.target(plain)
+    target = reference.target(plain)
     by_large_batch = (
         by_definition
         if target is definition
@@ -278,9 +289,9 @@ def _against(
     return Judged(window, comparison, seen, clip)
 
 
-def decoys(truth: Truth, window: Window) -> list[object]:
+def decoys(reference: Reference, window: Window) -> list[object]:
     """A window of other samples before the one that counts, of another number of micro-batches."""
-    subject = truth.subject
+    subject = reference.subject
     many = len(subject.decoys)
     parts = min(3 if len(window.sizes) != 3 else 2, many // subject.smallest)
     if parts < 1:
@@ -297,7 +308,7 @@ def scaled(gradient: Gradient, factor: float) -> Gradient:
     return {name: None if value is None else value * factor for name, value in gradient.items()}
 
 
-def _faults(seen: Seen, plain: Plain, norm: float, limits: Limits) -> tuple[str, ...]:
+def _faults(seen: Seen, plain: PlainPass, norm: float, limits: Limits) -> tuple[str, ...]:
     """Which of the numbers beside the gradient are wrong."""
     first = plain.terms[0]
     samples = sum(part.samples for part in plain.parts)
@@ -313,7 +324,7 @@ def _faults(seen: Seen, plain: Plain, norm: float, limits: Limits) -> tuple[str,
     return tuple(name for name, right in checks.items() if not right)
 
 
-def _loss_scale(plain: Plain) -> float:
+def _loss_scale(plain: PlainPass) -> float:
     """What a loss that has cancelled (rewards, log-likelihoods of both signs) is held against."""
     return sum(
         abs(part.totals[term]) / weight
@@ -323,7 +334,9 @@ def _loss_scale(plain: Plain) -> float:
     )
 
 
-def worst(difference: Difference, limits: Limits, scale: float, *, also: float = 0.0) -> tuple[Layer, ...]:
+def worst(
+    difference: GradientDifference, limits: Limits, scale: float, *, also: float = 0.0
+) -> tuple[Layer, ...]:
     """The tensors with the largest errors, worst first."""
     bad = limits.bad_layers(difference, scale, also=also)
     listed = sorted(
@@ -349,28 +362,28 @@ def _sortable(error: float) -> float:
     return math.inf if math.isnan(error) else error
 
 
-def _invariance(truth: Truth, engine: MakeEngine, steps: int) -> list[Judged]:
+def _invariance(reference: Reference, engine: MakeEngine, steps: int) -> list[Judged]:
     """All the samples, where the large batch did not fit: two cuts in two orders.
 
     Each window is held against the task's own sums over its micro-batches, and the second against the
     first in the large batch's stead.
     """
-    subject, total, best = truth.subject, truth.samples_partition, truth.precision
-    steps = max(steps, -(-total // max(1, truth.total // 2)))  # micro-batches that fit
+    subject, total, best = reference.subject, reference.samples_partition, reference.precision
+    steps = max(steps, -(-total // max(1, reference.total // 2)))  # micro-batches that fit
     equal, uneven = partitions.equal(total, steps), partitions.ragged(total, steps, subject.smallest)
     if subject.by_splitting:
         uneven = equal
     backwards = None if subject.by_splitting else range(total - 1, -1, -1)
-    limits, _ = truth.limits(best)
+    limits, _ = reference.limits(best)
     judged: list[Judged] = []
     before: Gradient | None = None
     folds: tuple[tuple[Fold, tuple[int, ...], Sequence[int] | None], ...] = (
         ("equal", equal, None), ("ragged", uneven, backwards),
     )  # fmt: skip
     for fold, sizes, order in folds:
-        plain = plain_pass(subject, truth.parts(sizes, order=order), best)
+        plain = plain_pass(subject, reference.parts(sizes, order=order), best)
         definition = plain.gradient()
-        seen = run_window(engine, subject, truth.parts(sizes, order=order), best, steps=steps)
+        seen = run_window(engine, subject, reference.parts(sizes, order=order), best, steps=steps)
         own = compare(seen.gradient, definition)
         other = compare(seen.gradient, before or definition)
         before = dict(seen.gradient)
@@ -401,12 +414,18 @@ def verdict_of(comparisons: Sequence[Comparison], culprits: Sequence[Culprit]) -
 
 
 def _report(
-    truth: Truth, judged: Sequence[Judged], culprits: Sequence[Culprit], *, expected: Verdict, started: float
+    reference: Reference,
+    judged: Sequence[Judged],
+    culprits: Sequence[Culprit],
+    *,
+    expected: Verdict,
+    started: float,
 ) -> VerifyReport:
-    subject = truth.subject
+    subject = reference.subject
     comparisons = tuple(entry.comparison for entry in judged)
     floors = [
-        truth.limits(precision)[1] for precision in dict.fromkeys(entry.precision for entry in comparisons)
+        reference.limits(precision)[1]
+        for precision in dict.fromkeys(entry.precision for entry in comparisons)
     ]
     return VerifyReport(
         verdict=verdict_of(comparisons, culprits),
@@ -417,34 +436,34 @@ def _report(
         torch_version=str(torch.__version__),
         device=str(subject.device),
         precision=subject.precision,
-        reference=truth.precision,
+        reference=reference.precision,
         parameters=subject.parameters,
-        samples=truth.total,
-        samples_partition=truth.samples_partition,
-        gradient_norm=truth.norm,
-        loss=truth.one.loss(),
-        denominator=truth.one.denominator(truth.one.terms[0]),
-        terms=tuple(_term(truth, name, judged) for name in truth.one.terms),
+        samples=reference.total,
+        samples_partition=reference.samples_partition,
+        gradient_norm=reference.norm,
+        loss=reference.one.loss(),
+        denominator=reference.one.denominator(reference.one.terms[0]),
+        terms=tuple(_term(reference, name, judged) for name in reference.one.terms),
         floors=tuple(floors),
         comparisons=comparisons,
         culprits=tuple(culprits),
-        remarks=tuple(truth.remarks),
+        remarks=tuple(reference.remarks),
     )
 
 
-def _term(truth: Truth, name: str, judged: Sequence[Judged]) -> Term:
+def _term(reference: Reference, name: str, judged: Sequence[Judged]) -> Term:
     """One term, and whether its gradient adds up in the cut that showed a difference, if one did."""
     additive = True
     for entry in judged:
-        if entry.comparison.equals_large_batch or entry.window.precision != truth.precision:
+        if entry.comparison.equals_large_batch or entry.window.precision != reference.precision:
             continue
-        plain, _ = truth.partition(entry.window.sizes, halved=entry.window.fold == "out-of-memory")
-        difference = term_difference(truth, name, truth.one, plain)
-        additive = additive and difference.error <= truth.limits(truth.precision)[0].whole
+        plain, _ = reference.partition(entry.window.sizes, halved=entry.window.fold == "out-of-memory")
+        difference = term_difference(reference, name, reference.one, plain)
+        additive = additive and difference.error <= reference.limits(reference.precision)[0].whole
     return Term(
         name=name,
-        loss=truth.one.mean(name),
-        denominator=truth.one.denominator(name),
+        loss=reference.one.mean(name),
+        denominator=reference.one.denominator(name),
         additive=additive,
-        stated=name in truth.stated,
+        stated=name in reference.stated,
     )

@@ -18,7 +18,7 @@ import msgspec
 
 from trainer_backend.errors import GradaccError, UsageError
 from trainer_backend.published import beside_own, lines
-from trainer_backend.verify import words
+from trainer_backend.verify import sentences
 from trainer_backend.verify.report import (
     AnyMessage,
     Remark,
@@ -124,7 +124,7 @@ class Out:
         match message:
             case VerifyProgress():
                 share = f"[{message.done + 1}/{message.of}] " if message.code == "comparing" else ""
-                sys.stderr.write(f"{share}{words.progress(message)}\n")
+                sys.stderr.write(f"{share}{sentences.progress(message)}\n")
             case VerifyFailed():
                 sys.stderr.write(f"{message.message}\n")
             case VerifyReport():
@@ -164,10 +164,10 @@ def make(recipe: Recipe, options: argparse.Namespace, out: Out) -> VerifyReport:
     # Here, not above: `--help` and a wrong recipe pay for none of it.
     from trainer_backend.tasks.making import collate_of, datasets_of, make_task  # noqa: PLC0415
     from trainer_backend.trainer.devices import (  # noqa: PLC0415
+        apply_process_settings,
         choose_device,
         choose_precision,
         prepare_environment,
-        settle,
     )
     from trainer_backend.verify.certificate import certify  # noqa: PLC0415
     from trainer_backend.verify.subject import Subject, take_samples  # noqa: PLC0415
@@ -175,7 +175,7 @@ def make(recipe: Recipe, options: argparse.Namespace, out: Out) -> VerifyReport:
     config = recipe.config
     prepare_environment(config.run)
     device = choose_device(config.run.device)
-    settle(config.run, device)
+    apply_process_settings(config.run, device)
     warned: list[Remark] = []
     out.tell(VerifyProgress(code="reading-data"))
     task = make_task(
@@ -220,15 +220,15 @@ def _check_target(path: Path) -> None:
 
 def text(report: VerifyReport) -> str:
     """A certificate for a terminal."""
-    said = [f"{report.recipe}: {words.headline(report)}", words.meaning(report), ""]
+    said = [f"{report.recipe}: {sentences.headline(report)}", sentences.meaning(report), ""]
     for entry in report.culprits:
-        sentence, remedy = words.culprit(entry)
+        sentence, remedy = sentences.culprit(entry)
         said += [
             f"  {sentence}",
             *([f"    in: {', '.join(entry.where)}"] if entry.where else []),
             f"    {remedy}",
         ]
-    said += [f"  note: {words.remark(entry)}" for entry in report.remarks]
+    said += [f"  note: {sentences.remark(entry)}" for entry in report.remarks]
     if report.culprits or report.remarks:
         said.append("")
     said.append(
@@ -236,8 +236,9 @@ def text(report: VerifyReport) -> str:
     )
     for row in report.comparisons:
         said.append(
-            f"  {row.steps:>4}  {words.sizes(row)[:24]:<24} {words.FOLDS[row.fold]:<24} {row.precision:<9} "
-            f"{words.small(row.error):>8} {words.small(row.limit):>8}  {words.holds(row)}"
+            f"  {row.steps:>4}  {sentences.sizes(row)[:24]:<24} {sentences.FOLDS[row.fold]:<24} "
+            f"{row.precision:<9} {sentences.small(row.error):>8} {sentences.small(row.limit):>8}  "
+            f"{sentences.holds(row)}"
         )
     if report.published:
         said += ["", *lines(report.published_source, report.published)]

@@ -28,7 +28,7 @@ class LayerDifference(msgspec.Struct, frozen=True):
     """<g, G>."""
 
 
-class Difference(msgspec.Struct, frozen=True):
+class GradientDifference(msgspec.Struct, frozen=True):
     """g against G."""
 
     error: float
@@ -52,14 +52,14 @@ def ratio(numerator: float, denominator: float) -> float:
     return 0.0 if numerator == 0 else math.nan if math.isnan(numerator) else math.inf
 
 
-def compare(got: Gradient, reference: Gradient, *, at_least: float = 0.0) -> Difference:
+def compare(got: Gradient, reference: Gradient, *, at_least: float = 0.0) -> GradientDifference:
     """Hold `got` against `reference`. `at_least`: the error's denominator is no smaller than this."""
     layers = tuple(_layer(name, got.get(name), right) for name, right in reference.items())
     difference = math.sqrt(math.fsum(layer.difference**2 for layer in layers))
     norm = math.sqrt(math.fsum(layer.norm**2 for layer in layers))
     other = math.sqrt(math.fsum(layer.other_norm**2 for layer in layers))
     product = math.fsum(layer.product for layer in layers)
-    return Difference(
+    return GradientDifference(
         error=ratio(difference, max(norm, at_least)),
         alpha=product / norm**2 if norm else None,
         cosine=product / (norm * other) if norm and other else None,

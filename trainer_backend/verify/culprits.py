@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from trainer_backend.errors import GradaccError
+from trainer_backend.protocol import Scalar
 from trainer_backend.verify import partitions
-from trainer_backend.verify.compare import Difference, Gradient, added, compare
+from trainer_backend.verify.compare import Gradient, GradientDifference, added, compare
 from trainer_backend.verify.engine_culprits import engine_culprits
 from trainer_backend.verify.limits import CAPS
-from trainer_backend.verify.passes import Plain, plain_pass
-from trainer_backend.verify.report import Culprit, Remark, Scalar
-from trainer_backend.verify.truth import COUNTED_ALIKE, HALF, Truth
+from trainer_backend.verify.plain_pass import PlainPass, plain_pass
+from trainer_backend.verify.reference import COUNTED_ALIKE, HALF, Reference
+from trainer_backend.verify.report import Culprit, Remark
 
 if TYPE_CHECKING:
     from trainer_backend.verify.certificate import Judged
@@ -30,26 +31,27 @@ _MAYBE_COLLATE: Final = frozenset({"samples-influence-each-other", "ratio", "oth
 MOST_NAMED: Final = 8
 
 
-def find_culprits(truth: Truth, judged: Sequence[Judged], engine: MakeEngine) -> list[Culprit]:
-    """What breaks equality; empty where nothing does. Remarks are added to `truth`."""
-    if not math.isfinite(truth.norm):
-        return [Culprit(code="non-finite", where=_non_finite(truth.gradient))]
-    by_chance = chance(truth)
-    _remark_on_precision(truth, judged if not by_chance else [])
+def find_culprits(reference: Reference, judged: Sequence[Judged], engine: MakeEngine) -> list[Culprit]:
+    """What breaks equality; empty where nothing does. Remarks are added to `reference`."""
+    if not math.isfinite(reference.norm):
+        return [Culprit(code="non-finite", where=_non_finite(reference.gradient))]
+    by_chance = chance(reference)
+    _remark_on_precision(reference, judged if not by_chance else [])
     found = list(by_chance)
     not_equal = [entry for entry in judged if not entry.comparison.equals_large_batch]
     if not by_chance and not_equal:
         sizes = next(
             (entry.window.sizes for entry in not_equal
-             if entry.window.precision == truth.precision and not _adds_up(truth, entry.window.sizes)),
+             if entry.window.precision == reference.precision
+             and not _adds_up(reference, entry.window.sizes)),
             None,
         )  # fmt: skip
         if sizes is not None:
-            found += task_culprits(truth, sizes)
+            found += task_culprits(reference, sizes)
     failed = [entry for entry in judged if not entry.comparison.holds]
     if failed and not by_chance and not any(culprit.code == "state" for culprit in found):
-        found += engine_culprits(truth, failed, engine)
-    if (not_equal or failed) and not found and (half := _half(truth)):
+        found += engine_culprits(reference, failed, engine)
+    if (not_equal or failed) and not found and (half := _half(reference)):
         found.append(Culprit(code="half-precision", where=half))
     if (not_equal or failed) and not found:
         found.append(Culprit(code="unknown", where=_worst(judged)))
@@ -61,26 +63,26 @@ def is_excused(culprits: Sequence[Culprit]) -> bool:
     return bool(culprits) and all(culprit.stated for culprit in culprits)
 
 
-def _half(truth: Truth) -> tuple[str, ...]:
-    return tuple(place for place, dtype in truth.narrowed.items() if dtype in HALF)[:MOST_NAMED]
+def _half(reference: Reference) -> tuple[str, ...]:
+    return tuple(place for place, dtype in reference.narrowed.items() if dtype in HALF)[:MOST_NAMED]
 
 
-def _remark_on_precision(truth: Truth, judged: Sequence[Judged]) -> None:
-    if truth.narrowed:
-        places = ", ".join(list(truth.narrowed)[:MOST_NAMED])
-        code = "half-inside" if _half(truth) else "fp32-inside"
-        truth.remarks.append(Remark(code=code, values={"where": places}))
+def _remark_on_precision(reference: Reference, judged: Sequence[Judged]) -> None:
+    if reference.narrowed:
+        places = ", ".join(list(reference.narrowed)[:MOST_NAMED])
+        code = "half-inside" if _half(reference) else "fp32-inside"
+        reference.remarks.append(Remark(code=code, values={"where": places}))
     for precision in dict.fromkeys(entry.window.precision for entry in judged):
-        error = truth.limits(precision)[1].one_fold_error
+        error = reference.limits(precision)[1].one_fold_error
         if error > 0.1:
-            truth.remarks.append(
+            reference.remarks.append(
                 Remark(code="precision-is-coarse", values={"precision": precision, "error": error})
             )
-    if truth.weights_are_rounded:
-        truth.remarks.append(Remark(code="weights-in-fp32"))
-    if truth.samples_partition:
-        values: dict[str, Scalar] = {"samples": truth.total, "wanted": truth.samples_partition}
-        truth.remarks.append(Remark(code="large-batch-does-not-fit", values=values))
+    if reference.weights_are_rounded:
+        reference.remarks.append(Remark(code="weights-in-fp32"))
+    if reference.samples_partition:
+        values: dict[str, Scalar] = {"samples": reference.total, "wanted": reference.samples_partition}
+        reference.remarks.append(Remark(code="large-batch-does-not-fit", values=values))
 
 
 def _non_finite(gradient: Gradient) -> tuple[str, ...]:
@@ -96,82 +98,93 @@ def _worst(judged: Sequence[Judged]) -> tuple[str, ...]:
 # -------------------------------------------------------------------------------------------- chance
 
 
-def chance(truth: Truth) -> list[Culprit]:
+def chance(reference: Reference) -> list[Culprit]:
     """Random numbers, memory from call to call, or the order of the samples, seen without any engine."""
-    _, floor = truth.limits(truth.precision)
-    cap = CAPS[truth.grade]
+    _, floor = reference.limits(reference.precision)
+    cap = CAPS[reference.grade]
     if not floor.repeat <= cap:
-        again = plain_pass(truth.subject, truth.parts((truth.total,)), truth.precision).gradient()
-        is_random = compare(again, truth.gradient).error <= cap
+        again = plain_pass(
+            reference.subject, reference.parts((reference.total,)), reference.precision
+        ).gradient()
+        is_random = compare(again, reference.gradient).error <= cap
         return [Culprit(code="random-numbers" if is_random else "state", values={"error": floor.repeat})]
     if not floor.order <= cap:
-        return [Culprit(code="order", values={"error": floor.order}, where=_unequal_terms_by_order(truth))]
+        return [
+            Culprit(code="order", values={"error": floor.order}, where=_unequal_terms_by_order(reference))
+        ]
     return []
 
 
-def _unequal_terms_by_order(truth: Truth) -> tuple[str, ...]:
-    order = range(truth.total - 1, -1, -1)
-    backwards = plain_pass(truth.subject, truth.parts((truth.total,), order=order), truth.precision)
+def _unequal_terms_by_order(reference: Reference) -> tuple[str, ...]:
+    order = range(reference.total - 1, -1, -1)
+    backwards = plain_pass(
+        reference.subject, reference.parts((reference.total,), order=order), reference.precision
+    )
     return tuple(
         term
-        for term in truth.one.terms
-        if compare(backwards.term_gradient(term), truth.one.term_gradient(term)).error > CAPS[truth.grade]
+        for term in reference.one.terms
+        if compare(backwards.term_gradient(term), reference.one.term_gradient(term)).error
+        > CAPS[reference.grade]
     )
 
 
 # ---------------------------------------------------------------------------- the model and the loss
 
 
-def _adds_up(truth: Truth, sizes: tuple[int, ...]) -> bool:
-    plain, gradient = truth.partition(sizes)
-    limits, _ = truth.limits(truth.precision)
-    return _within(truth, compare(gradient, truth.target(plain), at_least=truth.scale(plain)), limits.whole)
+def _adds_up(reference: Reference, sizes: tuple[int, ...]) -> bool:
+    plain, gradient = reference.partition(sizes)
+    limits, _ = reference.limits(reference.precision)
+    return _within(
+        reference, compare(gradient, reference.target(plain), at_least=reference.scale(plain)), limits.whole
+    )
 
 
-def _within(truth: Truth, difference: Difference, limit: float) -> bool:
-    limits, _ = truth.limits(truth.precision)
+def _within(reference: Reference, difference: GradientDifference, limit: float) -> bool:
+    limits, _ = reference.limits(reference.precision)
     return difference.error <= limit and not limits.bad_layers(difference, difference.norm)
 
 
-def task_culprits(truth: Truth, sizes: tuple[int, ...]) -> list[Culprit]:
+def task_culprits(reference: Reference, sizes: tuple[int, ...]) -> list[Culprit]:
     """Why the sums over these micro-batches are not the large batch's gradient."""
-    limit = truth.limits(truth.precision)[0].whole
-    plain, gradient = truth.partition(sizes)
-    alone = [plain_pass(truth.subject, [part], truth.precision) for part in truth.parts(sizes)]
-    if not compare(_joined(alone).gradient(), gradient, at_least=truth.scale(plain)).error <= limit:
+    limit = reference.limits(reference.precision)[0].whole
+    plain, gradient = reference.partition(sizes)
+    alone = [plain_pass(reference.subject, [part], reference.precision) for part in reference.parts(sizes)]
+    if not compare(_joined(alone).gradient(), gradient, at_least=reference.scale(plain)).error <= limit:
         return [Culprit(code="state", values={"micro_batches": len(sizes)})]
     found: list[Culprit] = []
-    one, many = truth.one, plain
-    norms = truth.subject.batch_norms()
+    one, many = reference.one, plain
+    norms = reference.subject.batch_norms()
     if norms:
-        found.append(_batch_norm(truth, norms, sizes))
-        one = _frozen(truth, (truth.total,))
-        many = _frozen(truth, sizes)
-    errors = {term: term_difference(truth, term, one, many) for term in one.terms}
-    bad = [term for term, difference in errors.items() if not _within(truth, difference, limit)]
-    if _half(truth):
+        found.append(_batch_norm(reference, norms, sizes))
+        one = _frozen(reference, (reference.total,))
+        many = _frozen(reference, sizes)
+    errors = {term: term_difference(reference, term, one, many) for term in one.terms}
+    bad = [term for term, difference in errors.items() if not _within(reference, difference, limit)]
+    if _half(reference):
         bad = [term for term in bad if errors[term].error > _HALF_ROUNDS]
-    stated = [term for term in bad if term in truth.stated]
+    stated = [term for term in bad if term in reference.stated]
     if stated:
         found.append(Culprit(code="per-micro-batch-term", stated=True, where=tuple(stated)))
-    unstated = [term for term in bad if term not in truth.stated]
-    named = [_term_culprit(truth, term, one, many) for term in unstated]
-    if any(culprit.code in _MAYBE_COLLATE for culprit in named) and _collate_is_it(truth, len(sizes), limit):
+    unstated = [term for term in bad if term not in reference.stated]
+    named = [_term_culprit(reference, term, one, many) for term in unstated]
+    if any(culprit.code in _MAYBE_COLLATE for culprit in named) and _collate_is_it(
+        reference, len(sizes), limit
+    ):
         return [*found, Culprit(code="collate", where=tuple(unstated))]
     return found + named
 
 
-def term_difference(truth: Truth, term: str, one: Plain, many: Plain) -> Difference:
+def term_difference(reference: Reference, term: str, one: PlainPass, many: PlainPass) -> GradientDifference:
     """One term's gradient over micro-batches against the large batch's, denominators counted alike."""
     whole, parts = one.denominator(term), many.denominator(term)
-    share: dict[str, torch.Tensor | None] = dict.fromkeys(truth.gradient)
+    share: dict[str, torch.Tensor | None] = dict.fromkeys(reference.gradient)
     rounded = whole > 0 and abs(parts / whole - 1) <= COUNTED_ALIKE
     if whole > 0:
         added(share, one.by_term[term], 1.0 / (parts if rounded else whole))
-    return compare(many.term_gradient(term), share, at_least=truth.scale(many))
+    return compare(many.term_gradient(term), share, at_least=reference.scale(many))
 
 
-def _joined(passes: Sequence[Plain]) -> Plain:
+def _joined(passes: Sequence[PlainPass]) -> PlainPass:
     """Passes over single micro-batches, as if they had been one pass."""
     first = passes[0]
     for other in passes[1:]:
@@ -184,46 +197,48 @@ def _joined(passes: Sequence[Plain]) -> Plain:
     return first
 
 
-def _frozen(truth: Truth, sizes: tuple[int, ...]) -> Plain:
-    model = truth.subject.model(truth.precision, freeze_batch_norm=True)
-    return plain_pass(truth.subject, truth.parts(sizes), truth.precision, model=model)
+def _frozen(reference: Reference, sizes: tuple[int, ...]) -> PlainPass:
+    model = reference.subject.model(reference.precision, freeze_batch_norm=True)
+    return plain_pass(reference.subject, reference.parts(sizes), reference.precision, model=model)
 
 
-def _batch_norm(truth: Truth, names: tuple[str, ...], sizes: tuple[int, ...]) -> Culprit:
+def _batch_norm(reference: Reference, names: tuple[str, ...], sizes: tuple[int, ...]) -> Culprit:
     """BatchNorm as ghost batch: each micro-batch is normalised by its own statistics, as stated."""
-    module = truth.subject.prototype.get_submodule(names[0])
+    module = reference.subject.prototype.get_submodule(names[0])
     momentum = getattr(module, "momentum", None)
     values: dict[str, Scalar] = {
         "layers": len(names),
         "steps": len(sizes),
-        "micro_batch_size": truth.subject.micro_batch_size,
+        "micro_batch_size": reference.subject.micro_batch_size,
     }
     if momentum is not None:
         values |= {"momentum": momentum, "momentum_for_steps": 1 - (1 - momentum) ** (1 / len(sizes))}
     return Culprit(code="batch-norm", stated=True, where=names[:MOST_NAMED], values=values)
 
 
-def _collate_is_it(truth: Truth, parts: int, limit: float) -> bool:
+def _collate_is_it(reference: Reference, parts: int, limit: float) -> bool:
     """Whether the loss adds up when the one collated batch is cut, and not when parts are collated."""
-    subject, sizes = truth.subject, partitions.equal(truth.total, parts)
-    if subject.by_splitting or parts < 2 or _adds_up(truth, sizes):
+    subject, sizes = reference.subject, partitions.equal(reference.total, parts)
+    if subject.by_splitting or parts < 2 or _adds_up(reference, sizes):
         return False
     subject.by_splitting = True
     try:
-        cut = plain_pass(subject, truth.parts(sizes), truth.precision)
+        cut = plain_pass(subject, reference.parts(sizes), reference.precision)
     except GradaccError:  # a batch that cannot be split says nothing about collating
         return False
     finally:
         subject.by_splitting = False
-    return compare(cut.gradient(), truth.gradient, at_least=truth.scale(cut)).error <= limit
+    return compare(cut.gradient(), reference.gradient, at_least=reference.scale(cut)).error <= limit
 
 
-def _term_culprit(truth: Truth, term: str, one: Plain, many: Plain) -> Culprit:
+def _term_culprit(reference: Reference, term: str, one: PlainPass, many: PlainPass) -> Culprit:
     """What kind of loss this is, told by how it answers to the same samples given twice."""
-    numbers = [*range(truth.total), *range(truth.total)]
-    batch = truth.subject.cast(truth.subject.batch(numbers), truth.precision)
-    model = truth.subject.model(truth.precision, freeze_batch_norm=bool(truth.subject.batch_norms()))
-    twice = plain_pass(truth.subject, [batch], truth.precision, model=model).parts[0]
+    numbers = [*range(reference.total), *range(reference.total)]
+    batch = reference.subject.cast(reference.subject.batch(numbers), reference.precision)
+    model = reference.subject.model(
+        reference.precision, freeze_batch_norm=bool(reference.subject.batch_norms())
+    )
+    twice = plain_pass(reference.subject, [batch], reference.precision, model=model).parts[0]
     once = one.parts[0]
     growth = twice.totals[term] / once.totals[term] if once.totals[term] else math.nan
     weights = math.fsum(part.weights[term] for part in many.parts)
@@ -231,9 +246,9 @@ def _term_culprit(truth: Truth, term: str, one: Plain, many: Plain) -> Culprit:
         "weight": once.weights[term],
         "weights_of_parts": weights,
     }
-    means = [call for call in truth.heard if call.reduction == "mean"]
+    means = [call for call in reference.heard if call.reduction == "mean"]
     has_class_weights = any(call.class_weights for call in means)
-    if any(call.square for call in truth.heard):
+    if any(call.square for call in reference.heard):
         code = "in-batch-negatives"
     elif has_class_weights and (_same(growth, 1.0) or _same(growth, 2.0)):
         code = "class-weighted-mean"

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from trainer_backend.verify.compare import Gradient, compare, dense
-from trainer_backend.verify.passes import plain_pass
+from trainer_backend.verify.plain_pass import plain_pass
+from trainer_backend.verify.reference import Reference
 from trainer_backend.verify.report import Culprit
-from trainer_backend.verify.truth import Truth
 
 if TYPE_CHECKING:
     from trainer_backend.verify.certificate import Judged
@@ -29,14 +29,14 @@ _FOLDS: Final = ("equal", "ragged", "tail", "one", "out-of-memory", "clip")
 MOST_NAMED: Final = 8
 
 
-def engine_culprits(truth: Truth, failed: Sequence[Judged], engine: MakeEngine) -> list[Culprit]:
+def engine_culprits(reference: Reference, failed: Sequence[Judged], engine: MakeEngine) -> list[Culprit]:
     """What the engine did in the windows that failed."""
     del engine
     ranked = sorted(
         failed,
-        key=lambda entry: (entry.window.precision != truth.precision, _FOLDS.index(entry.window.fold)),
+        key=lambda entry: (entry.window.precision != reference.precision, _FOLDS.index(entry.window.fold)),
     )
-    wrong = [entry for entry in ranked if not _gradient_holds(truth, entry)]
+    wrong = [entry for entry in ranked if not _gradient_holds(reference, entry)]
     faults = tuple(dict.fromkeys(fault for entry in ranked for fault in entry.comparison.faults))
     found: list[Culprit] = []
     skipped = next((entry.seen.skipped for entry in ranked if entry.seen.skipped), "")
@@ -46,7 +46,7 @@ def engine_culprits(truth: Truth, failed: Sequence[Judged], engine: MakeEngine) 
         many = next(entry.seen.updates for entry in ranked if "updates" in entry.comparison.faults)
         found.append(Culprit(code="engine-updates", values={"updates": many}))
     if wrong and not skipped:
-        found.append(_gradient_culprit(truth, wrong))
+        found.append(_gradient_culprit(reference, wrong))
     # The norm of a wrong gradient is wrong too; that need not be said twice.
     dependent = ("updates", "gradient-norm") if wrong else ("updates",)
     numbers = tuple(fault for fault in faults if fault not in dependent)
@@ -55,20 +55,20 @@ def engine_culprits(truth: Truth, failed: Sequence[Judged], engine: MakeEngine) 
     return found
 
 
-def _gradient_holds(truth: Truth, entry: Judged) -> bool:
+def _gradient_holds(reference: Reference, entry: Judged) -> bool:
     error = entry.comparison.definition_error
-    return error <= entry.comparison.limit and not _bad_layers(truth, entry)
+    return error <= entry.comparison.limit and not _bad_layers(reference, entry)
 
 
-def _bad_layers(truth: Truth, entry: Judged) -> set[str]:
-    limits, _ = truth.limits(entry.window.precision)
-    plain, definition = truth.partition(entry.window.sizes, halved=entry.window.fold == "out-of-memory")
+def _bad_layers(reference: Reference, entry: Judged) -> set[str]:
+    limits, _ = reference.limits(entry.window.precision)
+    plain, definition = reference.partition(entry.window.sizes, halved=entry.window.fold == "out-of-memory")
     difference = compare(entry.seen.gradient, _scaled(definition, entry.clip))
-    scale = max(difference.norm, truth.scale(plain))
+    scale = max(difference.norm, reference.scale(plain))
     return limits.bad_layers(difference, scale, also=0.0 if entry.clip == 1.0 else entry.comparison.limit)
 
 
-def _gradient_culprit(truth: Truth, wrong: Sequence[Judged]) -> Culprit:
+def _gradient_culprit(reference: Reference, wrong: Sequence[Judged]) -> Culprit:
     """Named by the first window that failed, and by which kinds of window did."""
     folds = {entry.window.fold for entry in wrong}
     first = wrong[0]
@@ -82,19 +82,21 @@ def _gradient_culprit(truth: Truth, wrong: Sequence[Judged]) -> Culprit:
         return Culprit(code="engine-clip", values=values)
     if folds == {"out-of-memory"}:
         return Culprit(code="engine-replay", values=values)
-    return _decomposed(truth, first, values)
+    return _decomposed(reference, first, values)
 
 
-def _decomposed(truth: Truth, entry: Judged, values: dict[str, str | int | float | bool | None]) -> Culprit:
-    subject, sizes = truth.subject, entry.window.sizes
+def _decomposed(
+    reference: Reference, entry: Judged, values: dict[str, str | int | float | bool | None]
+) -> Culprit:
+    subject, sizes = reference.subject, entry.window.sizes
     error = entry.comparison.definition_error
-    if error <= _ROUNDING and entry.window.precision != truth.precision:
+    if error <= _ROUNDING and entry.window.precision != reference.precision:
         return Culprit(code="engine-rounding", values=values)
-    terms = len(truth.one.terms)
+    terms = len(reference.one.terms)
     if subject.parameters * 8 * (terms * len(sizes) + 4) <= _MOST_BYTES:
-        plain = plain_pass(subject, truth.parts(sizes), truth.precision, keep_parts=True)
+        plain = plain_pass(subject, reference.parts(sizes), reference.precision, keep_parts=True)
         shares = [plain.part_gradient(index, term) for term in plain.terms for index in range(len(sizes))]
-        before = _before(truth, entry)
+        before = _before(reference, entry)
         coefficients, unexplained = fit(entry.seen.gradient, [*shares, *([before] if before else [])])
         if unexplained <= min(_TOLERANCE, error / 10):
             if before and abs(coefficients[-1]) > _TOLERANCE:
@@ -104,21 +106,21 @@ def _decomposed(truth: Truth, entry: Judged, values: dict[str, str | int | float
                 term: coefficients[row * many : (row + 1) * many] for row, term in enumerate(plain.terms)
             }
             return _from_coefficients(table, values)
-    bad = _bad_layers(truth, entry)
-    live = [name for name, value in truth.gradient.items() if value is not None and bool(value.any())]
+    bad = _bad_layers(reference, entry)
+    live = [name for name, value in reference.gradient.items() if value is not None and bool(value.any())]
     if bad and len(live) > 1 and len(bad) <= len(live) / 2:
         return Culprit(code="engine-layers", where=tuple(sorted(bad))[:MOST_NAMED], values=values)
     return Culprit(code="engine-rounding" if error <= _ROUNDING else "engine-gradient", values=values)
 
 
-def _before(truth: Truth, entry: Judged) -> Gradient | None:
+def _before(reference: Reference, entry: Judged) -> Gradient | None:
     from trainer_backend.verify.certificate import decoys  # noqa: PLC0415 - it imports this module
 
-    batches = decoys(truth, entry.window)
+    batches = decoys(reference, entry.window)
     if not batches:
         return None
-    cast = [truth.subject.cast(batch, truth.precision) for batch in batches]
-    return plain_pass(truth.subject, cast, truth.precision).gradient()
+    cast = [reference.subject.cast(batch, reference.precision) for batch in batches]
+    return plain_pass(reference.subject, cast, reference.precision).gradient()
 
 
 def _from_coefficients(

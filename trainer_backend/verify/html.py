@@ -6,7 +6,7 @@ import time
 from html import escape
 from typing import Final
 
-from trainer_backend.verify import words
+from trainer_backend.verify import sentences
 from trainer_backend.verify.report import Comparison, VerifyReport
 
 _STYLE: Final = """
@@ -34,18 +34,18 @@ code { font-family: ui-monospace, monospace; font-size: 12px; overflow-wrap: any
 """
 
 
-def page(report: VerifyReport, tr: words.Translate = words.english) -> str:
+def page(report: VerifyReport, tr: sentences.Translate = sentences.english) -> str:
     """The whole page; every text from outside is escaped."""
     made = time.strftime("%Y-%m-%d %H:%M", time.localtime(report.made_at))
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{escape(report.recipe)}: {escape(words.headline(report, tr))}</title>",
+        f"<title>{escape(report.recipe)}: {escape(sentences.headline(report, tr))}</title>",
         f"<style>{_STYLE}</style></head><body><main>",
         f'<p class="muted">{escape(tr("Equivalence certificate"))} · {escape(report.recipe)} · {made}</p>',
-        f'<h1 class="{report.verdict}">{escape(words.headline(report, tr))}</h1>',
-        f"<p>{escape(words.meaning(report, tr))}</p>",
+        f'<h1 class="{report.verdict}">{escape(sentences.headline(report, tr))}</h1>',
+        f"<p>{escape(sentences.meaning(report, tr))}</p>",
         _culprits(report, tr),
         _comparisons(report, tr),
         _layers(report, tr),
@@ -57,12 +57,12 @@ def page(report: VerifyReport, tr: words.Translate = words.english) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _culprits(report: VerifyReport, tr: words.Translate) -> str:
+def _culprits(report: VerifyReport, tr: sentences.Translate) -> str:
     if not report.culprits:
         return ""
     rows = []
     for entry in report.culprits:
-        sentence, remedy = words.culprit(entry, tr)
+        sentence, remedy = sentences.culprit(entry, tr)
         where = f"<p><code>{escape(', '.join(entry.where))}</code></p>" if entry.where else ""
         rows.append(
             f'<div class="culprit"><p><strong>{escape(sentence)}</strong></p>{where}'
@@ -74,7 +74,7 @@ def _culprits(report: VerifyReport, tr: words.Translate) -> str:
     return f"<section><h2>{escape(title)}</h2>{''.join(rows)}</section>"
 
 
-def _comparisons(report: VerifyReport, tr: words.Translate) -> str:
+def _comparisons(report: VerifyReport, tr: sentences.Translate) -> str:
     heads = (
         "N",
         "micro-batches",
@@ -98,37 +98,38 @@ def _comparisons(report: VerifyReport, tr: words.Translate) -> str:
     )
 
 
-def _row(entry: Comparison, tr: words.Translate) -> str:
-    holds = words.holds(entry, tr)
+def _row(entry: Comparison, tr: sentences.Translate) -> str:
+    holds = sentences.holds(entry, tr)
     mark = "no" if not entry.holds else "yes" if entry.equals_large_batch else "muted"
     cells = (
         ("n", str(entry.steps)),
-        ("", words.sizes(entry)),
-        ("", tr(words.FOLDS[entry.fold])),
+        ("", sentences.sizes(entry)),
+        ("", tr(sentences.FOLDS[entry.fold])),
         ("", entry.precision),
-        ("n", words.small(entry.error)),
-        ("n", words.small(entry.definition_error)),
-        ("n", words.small(entry.limit)),
-        ("n", words.plain(entry.alpha)),
-        ("n", words.plain(entry.cosine)),
-        ("n", words.plain(entry.loss)),
-        ("n", words.plain(entry.denominator)),
+        ("n", sentences.small(entry.error)),
+        ("n", sentences.small(entry.definition_error)),
+        ("n", sentences.small(entry.limit)),
+        ("n", sentences.plain(entry.alpha)),
+        ("n", sentences.plain(entry.cosine)),
+        ("n", sentences.plain(entry.loss)),
+        ("n", sentences.plain(entry.denominator)),
         (mark, holds),
     )
     return "<tr>" + "".join(f'<td class="{style}">{escape(text)}</td>' for style, text in cells) + "</tr>"
 
 
-def _layers(report: VerifyReport, tr: words.Translate) -> str:
-    entry = words.worst_comparison(report)
+def _layers(report: VerifyReport, tr: sentences.Translate) -> str:
+    entry = sentences.worst_comparison(report)
     if entry is None or not entry.worst_layers:
         return ""
     rows = "".join(
-        f"<tr><td><code>{escape(layer.name)}</code></td><td class='n'>{words.small(layer.error)}</td>"
-        f"<td class='n'>{words.plain(layer.alpha)}</td><td class='n'>{words.plain(layer.cosine)}</td></tr>"
+        f"<tr><td><code>{escape(layer.name)}</code></td><td class='n'>{sentences.small(layer.error)}</td>"
+        f"<td class='n'>{sentences.plain(layer.alpha)}</td>"
+        f"<td class='n'>{sentences.plain(layer.cosine)}</td></tr>"
         for layer in entry.worst_layers
     )
     title = tr("Worst layers, N = {steps}, {cut}, {precision}").format(
-        steps=entry.steps, cut=tr(words.FOLDS[entry.fold]), precision=entry.precision
+        steps=entry.steps, cut=tr(sentences.FOLDS[entry.fold]), precision=entry.precision
     )
     return (
         f"<section><h2>{escape(title)}</h2><table><tr><th>{escape(tr('layer'))}</th>"
@@ -137,7 +138,7 @@ def _layers(report: VerifyReport, tr: words.Translate) -> str:
     )
 
 
-def _published(report: VerifyReport, tr: words.Translate) -> str:
+def _published(report: VerifyReport, tr: sentences.Translate) -> str:
     if not report.published:
         return ""
     rows = "".join(
@@ -153,14 +154,15 @@ def _published(report: VerifyReport, tr: words.Translate) -> str:
     )
 
 
-def _facts(report: VerifyReport, tr: words.Translate) -> str:
+def _facts(report: VerifyReport, tr: sentences.Translate) -> str:
     rows = "".join(
         f"<tr><th>{escape(tr(name))}</th><td>{escape(value)}</td></tr>"
-        for name, value in words.facts(report, tr)
+        for name, value in sentences.facts(report, tr)
     )
     floors = "".join(
-        f"<tr><td>{floor.precision}</td><td class='n'>{words.small(floor.one_fold_error)}</td>"
-        f"<td class='n'>{words.small(floor.repeat)}</td><td class='n'>{words.small(floor.order)}</td></tr>"
+        f"<tr><td>{floor.precision}</td><td class='n'>{sentences.small(floor.one_fold_error)}</td>"
+        f"<td class='n'>{sentences.small(floor.repeat)}</td>"
+        f"<td class='n'>{sentences.small(floor.order)}</td></tr>"
         for floor in report.floors
     )
     return (
@@ -173,8 +175,8 @@ def _facts(report: VerifyReport, tr: words.Translate) -> str:
     )
 
 
-def _remarks(report: VerifyReport, tr: words.Translate) -> str:
+def _remarks(report: VerifyReport, tr: sentences.Translate) -> str:
     if not report.remarks:
         return ""
-    rows = "".join(f"<p>{escape(words.remark(entry, tr))}</p>" for entry in report.remarks)
+    rows = "".join(f"<p>{escape(sentences.remark(entry, tr))}</p>" for entry in report.remarks)
     return f"<section><h2>{escape(tr('Remarks'))}</h2>{rows}</section>"

@@ -6,28 +6,28 @@ from collections.abc import Sequence
 from typing import Final
 
 from trainer_backend.engine import inspect_loss, inspect_model
+from trainer_backend.verify.reference import Reference
 from trainer_backend.verify.report import Culprit, Remark
-from trainer_backend.verify.truth import Truth
 
 PROVEN: Final = frozenset({"loss-mean", "loss-weight-not-additive", "loss-not-additive"})
 """What an inspection can only suspect; the comparisons have proven or refuted it."""
 
 
-def inspected(truth: Truth, culprits: Sequence[Culprit]) -> list[Remark]:
+def inspected(reference: Reference, culprits: Sequence[Culprit]) -> list[Remark]:
     """What inspection finds in the model and the loss, as far as no culprit says it better."""
-    subject, precision = truth.subject, truth.precision
+    subject, precision = reference.subject, reference.precision
     # Hooks are looked for on the prototype, since copies lose them; a copy runs the loss.
     found = inspect_model(
         subject.prototype,
         micro_batch_size=subject.micro_batch_size,
         gradient_dtype=subject.gradient_dtype,
     )
-    many = min(truth.total, subject.micro_batch_size)
-    with subject.quietly(precision):
+    many = min(reference.total, subject.micro_batch_size)
+    with subject.controlled(precision):
         found += inspect_loss(
             subject.model(precision),
             subject.loss,
-            truth.parts((many,))[0],
+            reference.parts((many,))[0],
             split_batch=subject.split,
             device=subject.place(precision),
         )

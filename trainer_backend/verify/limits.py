@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from trainer_backend.verify.compare import SMALL_LAYER, Difference
+from trainer_backend.verify.compare import SMALL_LAYER, GradientDifference
 from trainer_backend.verify.report import LIMITS
 
 CAPS: Final = {"fp64": 1e-9, "fp32": 1e-3, "bf16": 0.3, "fp16": 0.3}
@@ -54,7 +54,7 @@ class Limits(msgspec.Struct, frozen=True):
             return got is wanted
         return abs(got - wanted) <= max(self.number * max(scale, abs(wanted)), _NOISE * self.loss_noise)
 
-    def bad_layers(self, difference: Difference, scale: float, *, also: float = 0.0) -> set[str]:
+    def bad_layers(self, difference: GradientDifference, scale: float, *, also: float = 0.0) -> set[str]:
         """Tensors whose error is more than rounding. `scale`: the whole gradient's norm.
 
         `also`: a relative error that is allowed besides, such as clipping's own.
@@ -75,7 +75,7 @@ class Limits(msgspec.Struct, frozen=True):
         }
 
 
-def noise_of(*differences: Difference) -> dict[str, float]:
+def noise_of(*differences: GradientDifference) -> dict[str, float]:
     """By tensor, the largest difference among right answers."""
     noise: dict[str, float] = {}
     for difference in differences:

@@ -13,7 +13,7 @@ from trainer_backend.engine import Accumulator
 from trainer_backend.engine.optimizers import make_optimizer
 from trainer_backend.tasks import Batch
 from trainer_backend.verify.compare import dense
-from trainer_backend.verify.report import Precision
+from trainer_backend.verify.report import ComputePrecision
 from trainer_backend.verify.subject import Subject
 
 _HALF: Final = (torch.bfloat16, torch.float16)
@@ -102,7 +102,7 @@ def run_window(
     make: MakeEngine,
     subject: Subject,
     batches: Sequence[Batch],
-    precision: Precision,
+    precision: ComputePrecision,
     *,
     steps: int,
     before: Sequence[Batch] = (),
@@ -126,7 +126,7 @@ def run_window(
     seen = recorder.seen
     started = perf_counter()
     try:
-        with subject.quietly(precision):
+        with subject.controlled(precision):
             if before:
                 engine.window(before)
             engine.max_grad_norm = max_grad_norm

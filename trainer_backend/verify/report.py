@@ -10,12 +10,12 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from trainer_backend.protocol import Scalar
 from trainer_backend.published import Difference as Published
 
 Verdict: TypeAlias = Literal["equal", "per-micro-batch", "not-equal"]
-Precision: TypeAlias = Literal["fp64", "fp32", "bf16", "fp16"]
+ComputePrecision: TypeAlias = Literal["fp64", "fp32", "bf16", "fp16"]
 Fold: TypeAlias = Literal["one", "equal", "ragged", "tail", "clip", "out-of-memory"]
-Scalar: TypeAlias = str | int | float | bool | None
 
 LIMITS: Final[dict[str, float]] = {"fp64": 1e-12, "fp32": 1e-5, "bf16": 2e-2, "fp16": 2e-2}
 """Relative L2 error that a precision is allowed at least."""
@@ -63,7 +63,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """How the samples were cut: one batch, equal parts, ragged parts, an epoch's tail, and so on."""
     sizes: tuple[int, ...]
     """Samples in each micro-batch."""
-    precision: Precision
+    precision: ComputePrecision
     error: float
     """|g - G| / |G| against the one large batch."""
     definition_error: float
@@ -87,7 +87,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 class Floor(msgspec.Struct, frozen=True, kw_only=True):
     """What the large batch alone differs by, without any engine; no comparison may ask for less."""
 
-    precision: Precision
+    precision: ComputePrecision
     one_fold_error: float
     """Of the one large batch against fp64."""
     repeat: float
@@ -141,9 +141,9 @@ class VerifyReport(Message, frozen=True, kw_only=True):
     version: str = ""
     torch_version: str = ""
     device: str = ""
-    precision: Precision = "fp32"
+    precision: ComputePrecision = "fp32"
     """The run's own."""
-    reference: Precision = "fp64"
+    reference: ComputePrecision = "fp64"
     """What was held to be true; fp32 where fp64 cannot run (see the remarks)."""
     parameters: int = 0
     samples: int = 0

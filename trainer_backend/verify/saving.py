@@ -7,7 +7,7 @@ from pathlib import Path
 from trainer_backend.errors import UsageError
 from trainer_backend.verify.html import page
 from trainer_backend.verify.report import VerifyReport, encode
-from trainer_backend.verify.words import Translate, english
+from trainer_backend.verify.sentences import Translate, english
 
 
 def save(report: VerifyReport, path: Path, tr: Translate = english) -> None:

@@ -17,8 +17,8 @@ from trainer_backend.engine import batches
 from trainer_backend.engine.batches import mapped, tensors_of
 from trainer_backend.errors import GradaccError, UsageError
 from trainer_backend.tasks import Batch, LossTerm, Task
-from trainer_backend.verify.quiet import LossCall, Quiet, in_fp64, silence
-from trainer_backend.verify.report import Precision
+from trainer_backend.verify.report import ComputePrecision
+from trainer_backend.verify.torch_modes import ControlledRun, LossCall, in_fp64, switch_off_dropout
 
 DTYPES: Final = {
     "fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
@@ -44,7 +44,7 @@ class Subject:
         *,
         collate: Callable[[list[Any]], Batch],
         device: torch.device,
-        precision: Precision = "fp32",
+        precision: ComputePrecision = "fp32",
         gradient_dtype: Literal["fp32", "parameter"] = "fp32",
         micro_batch_size: int = 8,
     ) -> None:
@@ -52,7 +52,7 @@ class Subject:
         self.samples = list(samples)
         self.decoys = list(decoys) or self.samples[:1]
         self.device = device
-        self.precision: Precision = precision
+        self.precision: ComputePrecision = precision
         self.gradient_dtype = gradient_dtype
         self.micro_batch_size = micro_batch_size
         self.smallest = 1
@@ -63,7 +63,7 @@ class Subject:
         with borrowed():
             seed_all(_SEED)
             self._model = task.model()
-        silence(self._model)
+        switch_off_dropout(self._model)
         # A forward that was set on the module itself (activation checkpointing does so) belongs to
         # this very module, and a copy of it would run this one's weights.
         self._can_be_copied = not any("forward" in vars(module) for module in self._model.modules())
@@ -85,7 +85,7 @@ class Subject:
             if isinstance(module, BATCH_NORM) and (module.training or not module.track_running_stats)
         )
 
-    def model(self, precision: Precision, *, freeze_batch_norm: bool = False) -> torch.nn.Module:
+    def model(self, precision: ComputePrecision, *, freeze_batch_norm: bool = False) -> torch.nn.Module:
         """A fresh copy in fp64, or in its own dtype, on the device."""
         made = self._copy()
         if precision == "fp64":
@@ -112,10 +112,10 @@ class Subject:
         with borrowed():
             made = self.task.model()
         made.load_state_dict(self._model.state_dict())
-        silence(made)
+        switch_off_dropout(made)
         return made
 
-    def place(self, precision: Precision) -> torch.device:
+    def place(self, precision: ComputePrecision) -> torch.device:
         """Where a precision runs: Apple's GPUs have no fp64."""
         return torch.device("cpu") if precision == "fp64" and self.device.type == "mps" else self.device
 
@@ -138,7 +138,7 @@ class Subject:
             return self._collate([source[number] for number in numbers])
 
     def parts(
-        self, sizes: Sequence[int], precision: Precision, *, order: Sequence[int] | None = None
+        self, sizes: Sequence[int], precision: ComputePrecision, *, order: Sequence[int] | None = None
     ) -> list[Batch]:
         """The large batch cut in parts of these sizes, floats in fp64 where that runs."""
         total = sum(sizes)
@@ -150,7 +150,7 @@ class Subject:
             cut = [self.batch(numbers[low:high]) for low, high in itertools.pairwise(edges)]
         return [self.cast(part, precision) for part in cut]
 
-    def cast(self, batch: Batch, precision: Precision) -> Batch:
+    def cast(self, batch: Batch, precision: ComputePrecision) -> Batch:
         """A batch as a precision needs it: floats in fp64, or as they are."""
         return mapped(batch, _widened) if precision == "fp64" else batch
 
@@ -182,8 +182,8 @@ class Subject:
     # ------------------------------------------------------------------------------------ running
 
     @contextmanager
-    def quietly(
-        self, precision: Precision, *, seed: int | None = 0, heard: list[LossCall] | None = None
+    def controlled(
+        self, precision: ComputePrecision, *, seed: int | None = 0, heard: list[LossCall] | None = None
     ) -> Iterator[None]:
         """Around forward and backward: dropout off, chance from `seed` (None: as it comes)."""
         with ExitStack() as stack:
@@ -194,7 +194,7 @@ class Subject:
                     torch.cuda.manual_seed(_SEED + seed)
             if precision == "fp64":
                 stack.enter_context(in_fp64())
-            stack.enter_context(Quiet(widen=precision == "fp64", heard=heard))
+            stack.enter_context(ControlledRun(widen=precision == "fp64", heard=heard))
             yield
 
     def loss(self, model: torch.nn.Module, batch: Batch) -> LossTerm | Iterable[LossTerm]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from trainer_backend.errors import UsageError
-from trainer_backend.integrations.audit import Finding
+from trainer_backend.integrations.audit import AuditFinding
 from trainer_backend.integrations.auditor import Auditor
 
 VOCABULARY = 40
@@ -36,7 +36,7 @@ class Ragged(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": tokens, "labels": labels}
 
 
-def audited(tmp_path: Path, model: torch.nn.Module, data: Any, **more: Any) -> list[Finding]:
+def audited(tmp_path: Path, model: torch.nn.Module, data: Any, **more: Any) -> list[AuditFinding]:
     """Findings over one epoch of micro-batches of 2, N = 4."""
     import transformers
 

@@ -13,7 +13,7 @@ import torch
 from trainer_backend.errors import UsageError
 from trainer_backend.inbox import send
 from trainer_backend.integrations import Recorder, watch
-from trainer_backend.integrations.borders import Modulo
+from trainer_backend.integrations.counting import Modulo
 from trainer_backend.journal import JournalReader
 from trainer_backend.protocol import (
     AccumulationChanged,
@@ -419,11 +419,11 @@ def test_a_change_that_an_unforeseen_end_of_the_epoch_spoils_is_refused_after_al
 def test_a_change_keeps_its_step_over_a_counter_that_starts_again() -> None:
     """N = 2, and 3 is promised for step 4: that window is whole also if the counter went back to 2."""
     with Recorder("hold", micro_batch_size=1, accumulation_steps=2, rule=Modulo()) as run:
-        run.border()
+        run.next_accumulation_steps()
         answer = ask(run, SetAccumulation(steps=3))
         assert answer.applies_at_step == 4
         for step in range(1, 6):
-            for _ in range(run.border()):
+            for _ in range(run.next_accumulation_steps()):
                 run.micro_batch(1.0, samples=1)
             run.optimizer_step(learning_rate=0.1)
             if step == 1:

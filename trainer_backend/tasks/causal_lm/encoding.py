@@ -13,8 +13,8 @@ import torch
 
 from trainer_backend.errors import UsageError
 from trainer_backend.kinds.causal_lm import CausalLMData, CausalLMTask
-from trainer_backend.tasks.built_in import Warn
-from trainer_backend.tasks.causal_lm.records import Broken, Record
+from trainer_backend.tasks.built_in import ReportWarning
+from trainer_backend.tasks.causal_lm.records import Broken, TextRecord
 
 PLAIN_CHAT_TEMPLATE: Final = (
     "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\n' }}{% endfor %}"
@@ -51,7 +51,7 @@ class Encoded:
 class Encoder:
     """Turns records into tokens with one tokenizer and one set of fields."""
 
-    def __init__(self, tokenizer: Any, task: CausalLMTask, data: CausalLMData, warn: Warn) -> None:  # noqa: ANN401
+    def __init__(self, tokenizer: Any, task: CausalLMTask, data: CausalLMData, warn: ReportWarning) -> None:  # noqa: ANN401
         self._tokenizer = tokenizer
         self._task = task
         self._data = data
@@ -59,7 +59,7 @@ class Encoder:
         self._eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
         self._template = getattr(tokenizer, "chat_template", None)
 
-    def encode(self, records: Iterable[Record | Broken], what: str) -> Encoded:
+    def encode(self, records: Iterable[TextRecord | Broken], what: str) -> Encoded:
         """All samples with at least one token to predict. Raises UsageError at a broken line under "stop"."""
         tokens: list[list[int]] = []
         masks: list[list[bool]] = []
@@ -99,7 +99,7 @@ class Encoder:
         if silent:
             self._warn("records-without-answer", {"data": what, "count": silent})
 
-    def _encode(self, record: Record) -> tuple[list[int], list[bool]] | Broken:
+    def _encode(self, record: TextRecord) -> tuple[list[int], list[bool]] | Broken:
         fields, data = record.fields, self._data
         if data.messages_field in fields:
             return self._conversation(record.place, fields[data.messages_field])

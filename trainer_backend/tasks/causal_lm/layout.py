@@ -39,7 +39,7 @@ class Rows:
     """Sum of `weights`: known on the host, so that no device is waited for."""
 
 
-class Items(torch.utils.data.Dataset[list[tuple[torch.Tensor, torch.Tensor]]]):
+class EncodedItems(torch.utils.data.Dataset[list[tuple[torch.Tensor, torch.Tensor]]]):
     """Entries of the data set: one sample, the samples of a packed row, or a group within the budget."""
 
     uses_randomness = False

@@ -18,7 +18,7 @@ TEXT: Final = {".txt", ".md", ".text"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Record:
+class TextRecord:
     """One line, row or text file."""
 
     place: str
@@ -48,7 +48,7 @@ def files_of(path: Path, key: str) -> list[Path]:
     return files_in(path, known, key)
 
 
-def read_records(files: list[Path], text_field: str) -> Iterator[Record | Broken]:
+def read_records(files: list[Path], text_field: str) -> Iterator[TextRecord | Broken]:
     """Every record of the files. Raises UsageError when a whole file cannot be read."""
     for file in files:
         try:
@@ -57,7 +57,7 @@ def read_records(files: list[Path], text_field: str) -> Iterator[Record | Broken
             elif file.suffix.lower() in PARQUET:
                 yield from _parquet(file)
             else:
-                yield Record(str(file), {text_field: file.read_text("utf-8")})
+                yield TextRecord(str(file), {text_field: file.read_text("utf-8")})
         except UnicodeDecodeError as error:
             yield Broken(str(file), f"not text in UTF-8 (byte {error.start})")
         except OSError as error:
@@ -65,7 +65,7 @@ def read_records(files: list[Path], text_field: str) -> Iterator[Record | Broken
             raise UsageError(message) from error
 
 
-def _json_lines(file: Path) -> Iterator[Record | Broken]:
+def _json_lines(file: Path) -> Iterator[TextRecord | Broken]:
     decoder = msgspec.json.Decoder()
     with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
@@ -78,12 +78,12 @@ def _json_lines(file: Path) -> Iterator[Record | Broken]:
                 yield Broken(place, f"not valid JSON ({error})")
                 continue
             if isinstance(fields, dict):
-                yield Record(place, fields)
+                yield TextRecord(place, fields)
             else:
                 yield Broken(place, "not a JSON object")
 
 
-def _parquet(file: Path) -> Iterator[Record | Broken]:
+def _parquet(file: Path) -> Iterator[TextRecord | Broken]:
     try:
         import pyarrow as pa  # noqa: PLC0415 - an optional library
         import pyarrow.parquet as pq  # noqa: PLC0415
@@ -96,6 +96,6 @@ def _parquet(file: Path) -> Iterator[Record | Broken]:
         for batch in pq.ParquetFile(file).iter_batches(batch_size=1024):
             for fields in batch.to_pylist():
                 row += 1
-                yield Record(f"{file}:{row}", fields)
+                yield TextRecord(f"{file}:{row}", fields)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         yield Broken(str(file), f"not a Parquet file ({error})")

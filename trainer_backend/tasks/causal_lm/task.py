@@ -20,7 +20,7 @@ from trainer_backend.tasks.causal_lm.encoding import Encoded, Encoder
 from trainer_backend.tasks.causal_lm.head import Scored, score_in_chunks, scores_in_chunks, vocabulary_of
 from trainer_backend.tasks.causal_lm.layout import (
     IGNORED,
-    Items,
+    EncodedItems,
     Rows,
     budget_groups,
     collate,
@@ -106,7 +106,7 @@ class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
         files = files_of(self.path(path), key)
         return encoder.encode(read_records(files, self.data.text_field), what)
 
-    def _items(self, encoded: Encoded) -> Items:
+    def _items(self, encoded: Encoded) -> EncodedItems:
         task, groups = self.task, None
         if task.layout == "packing":
             groups = packed_groups(encoded.lengths(), task.max_length, self.seed)
@@ -119,7 +119,7 @@ class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
                 )
                 raise UsageError(message)
             groups = budget_groups(encoded.lengths(), task.token_budget, self.seed)
-        return Items(encoded, groups)
+        return EncodedItems(encoded, groups)
 
     def weights(self, batch: Rows) -> dict[str, float]:
         """Denominators, counted on the host before the forward."""
@@ -127,7 +127,7 @@ class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
         return {"loss": weight, AUXILIARY: weight} if self._auxiliary_ratio else {"loss": weight}
 
     def count(self, batch: Rows) -> tuple[int, int]:
-        """Items and tokens with a loss."""
+        """EncodedItems and tokens with a loss."""
         return batch.items, int((batch.targets != IGNORED).sum())
 
     def split(self, batch: Rows, parts: int) -> list[Rows]:

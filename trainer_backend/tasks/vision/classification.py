@@ -17,10 +17,10 @@ from trainer_backend.errors import UsageError
 from trainer_backend.kinds import KINDS
 from trainer_backend.kinds.image_classification import ImageClassificationData, ImageClassificationTask
 from trainer_backend.tasks import Datasets, LossTerm
-from trainer_backend.tasks.built_in import BuiltIn, Warn, place
+from trainer_backend.tasks.built_in import BuiltIn, ReportWarning, place
 from trainer_backend.tasks.vision import normalization
+from trainer_backend.tasks.vision.batch_norm import treat_batch_norm
 from trainer_backend.tasks.vision.files import picture_files, propose_range
-from trainer_backend.tasks.vision.norms import treat_batch_norm
 from trainer_backend.tasks.vision.pictures import BrokenImageError, PictureRules, bands, picture
 
 Labelled = tuple[Path, str]
@@ -260,7 +260,7 @@ class ImageClassification(BuiltIn[ImageClassificationTask, ImageClassificationDa
         return [("table", path, f"confusion matrix: {right} of {all_} right")]
 
 
-def _labelled(path: Path, key: str, warn: Warn) -> list[Labelled]:
+def _labelled(path: Path, key: str, warn: ReportWarning) -> list[Labelled]:
     if path.is_dir():
         files = picture_files(path, key, warn)
         loose = [file for file in files if file.parent == path]

@@ -10,14 +10,14 @@ from typing import Final
 import numpy as np
 
 from trainer_backend.errors import UsageError
-from trainer_backend.tasks.built_in import Warn
+from trainer_backend.tasks.built_in import ReportWarning
 from trainer_backend.tasks.vision.pictures import SUFFIXES, BrokenImageError, PictureRules, decode
 
 MOST_MEASURED: Final = 200
 """Pictures whose values are looked at to propose a range."""
 
 
-def picture_files(folder: Path, key: str, warn: Warn) -> list[Path]:
+def picture_files(folder: Path, key: str, warn: ReportWarning) -> list[Path]:
     """The pictures of a folder and its folders in a fixed order; hidden files are passed over and counted.
 
     A Mac writes "._name.png" beside a picture on a foreign disk, which is none. Raises UsageError.
@@ -45,7 +45,7 @@ def picture_files(folder: Path, key: str, warn: Warn) -> list[Path]:
     return sorted(found)
 
 
-def propose_range(files: list[Path], rules: PictureRules, warn: Warn) -> None:
+def propose_range(files: list[Path], rules: PictureRules, warn: ReportWarning) -> None:
     """Says when values of 16 bits reach only the lower part of their range, and how to state that."""
     if rules.value_range is not None or not files:
         return

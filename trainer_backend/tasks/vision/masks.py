@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from trainer_backend.errors import UsageError
-from trainer_backend.tasks.built_in import Warn
+from trainer_backend.tasks.built_in import ReportWarning
 from trainer_backend.tasks.vision.pictures import (
     BrokenImageError,
     PictureRules,
@@ -207,7 +207,7 @@ def _neighbours(values_hw: Values, value: int) -> set[int]:
 
 
 def judge(
-    survey: MaskSurvey, rules: MaskRules, *, allow_missing: bool, may_skip: bool, warn: Warn
+    survey: MaskSurvey, rules: MaskRules, *, allow_missing: bool, may_skip: bool, warn: ReportWarning
 ) -> tuple[MaskRules, set[Path]]:
     """The rules with what the survey settled, and files to leave out. Raises UsageError, with the remedy."""
     unknown = {value for value in survey.pixels if not 0 <= value < rules.classes} - {rules.ignored}

@@ -16,7 +16,7 @@ import torch
 
 from trainer_backend.errors import UsageError
 from trainer_backend.kinds.segmentation import SegmentationTask
-from trainer_backend.tasks.built_in import Warn
+from trainer_backend.tasks.built_in import ReportWarning
 from trainer_backend.tasks.vision.files import picture_files
 from trainer_backend.tasks.vision.masks import MaskRules, MaskSurvey, count_values, judge, read_mask
 from trainer_backend.tasks.vision.normalization import Normalization
@@ -46,7 +46,7 @@ class SceneRules:
 
 
 def find_pairs(
-    images: Path, masks: Path, keys: tuple[str, str], warn: Warn, pattern: str = "{name}"
+    images: Path, masks: Path, keys: tuple[str, str], warn: ReportWarning, pattern: str = "{name}"
 ) -> list[Pair]:
     """Each picture with the mask that `pattern` names (any suffix). Raises UsageError."""
     pairs: list[Pair] = []
@@ -95,7 +95,7 @@ def usable_pairs(
     *,
     broken: Literal["stop", "skip"],
     allow_missing: bool,
-    warn: Warn,
+    warn: ReportWarning,
 ) -> tuple[list[Pair], SceneRules, MaskSurvey]:
     """Pairs whose files open and fit, and what their masks settled. Raises UsageError."""
     good: list[Pair] = []

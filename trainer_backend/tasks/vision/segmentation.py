@@ -20,9 +20,9 @@ from trainer_backend.kinds.segmentation import SegmentationData, SegmentationTas
 from trainer_backend.tasks import Datasets, LossTerm
 from trainer_backend.tasks.built_in import BuiltIn
 from trainer_backend.tasks.vision import normalization
+from trainer_backend.tasks.vision.batch_norm import treat_batch_norm
 from trainer_backend.tasks.vision.files import propose_range
 from trainer_backend.tasks.vision.masks import MaskRules, MaskSurvey, parse_colours, parse_values
-from trainer_backend.tasks.vision.norms import treat_batch_norm
 from trainer_backend.tasks.vision.pictures import PictureRules
 from trainer_backend.tasks.vision.scenes import Pair, SceneRules, Scenes, find_pairs, usable_pairs
 

@@ -18,7 +18,7 @@ from gradacc_gui.widgets.drawings import ErrorScale
 from gradacc_gui.widgets.small_table import SmallTable
 from tests.support.reports import comparison, report
 from trainer_backend.published import Difference
-from trainer_backend.verify import words
+from trainer_backend.verify import sentences
 from trainer_backend.verify.report import Culprit, Remark, Scalar, VerifyProgress, decode
 
 RECIPE = """
@@ -136,8 +136,8 @@ def test_culprits_stand_with_where_and_what_can_be_done(page: VerifyPage) -> Non
     )
     page._on_finished(bad)
     shown = texts(page.result_area)
-    sentence, remedy = words.culprit(culprit)
-    for expected in (sentence, remedy, "main loss", "Not equal", words.remark(bad.remarks[0])):
+    sentence, remedy = sentences.culprit(culprit)
+    for expected in (sentence, remedy, "main loss", "Not equal", sentences.remark(bad.remarks[0])):
         assert expected in shown
     assert "and the recipe declares" in shown
 

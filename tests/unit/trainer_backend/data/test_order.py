@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_backend.data.order import Cut, Position, cuts, epoch_order
+from trainer_backend.data.order import Cut, DataPosition, cuts, epoch_order
 from trainer_backend.data.randomness import borrowed, mixed, seed_all
 
 
@@ -38,14 +38,14 @@ def test_sizes_that_change_on_the_way_neither_lose_nor_repeat(
     length: int, sizes: list[int], limit: int
 ) -> None:
     """Micro-batches follow each other without a gap, whatever their sizes; the last is cut at the limit."""
-    position, taken = Position(), list[Cut]()
+    position, taken = DataPosition(), list[Cut]()
     for size in sizes * limit:
         cut = next(cuts(position, length=length, size=size, limit=limit), None)
         if cut is None:
             break
         assert 1 <= cut.samples <= size
         taken.append(cut)
-        position = Position(epoch=cut.epoch, offset=cut.stop, consumed=position.consumed + cut.samples)
+        position = DataPosition(epoch=cut.epoch, offset=cut.stop, consumed=position.consumed + cut.samples)
     assert sum(cut.samples for cut in taken) == limit
     for one, after in pairwise(taken):
         assert (after.epoch, after.start) in {(one.epoch, one.stop), (one.epoch + 1, 0)}
@@ -54,7 +54,7 @@ def test_sizes_that_change_on_the_way_neither_lose_nor_repeat(
 
 def test_an_epochs_last_micro_batch_is_short_and_the_next_starts_anew() -> None:
     """7 samples in threes."""
-    found = list(islice(cuts(Position(), length=7, size=3, limit=None), 4))
+    found = list(islice(cuts(DataPosition(), length=7, size=3, limit=None), 4))
     assert [(cut.epoch, cut.start, cut.stop) for cut in found] == [
         (0, 0, 3), (0, 3, 6), (0, 6, 7), (1, 0, 3),
     ]  # fmt: skip

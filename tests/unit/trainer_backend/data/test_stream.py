@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import default_collate
 
-from trainer_backend.data.order import Position
+from trainer_backend.data.order import DataPosition
 from trainer_backend.data.randomness import seed_all
 from trainer_backend.data.stream import Stream, is_iterable, make_stream
 from trainer_backend.errors import GradaccError
@@ -124,7 +124,7 @@ def test_any_position_can_be_taken_up(kind: Any, workers: int) -> None:
     saved = msgspec.json.encode(first.saved_position())
     first.close()
     second = stream_of(kind(), workers=workers)
-    second.position = msgspec.json.decode(saved, type=Position)
+    second.position = msgspec.json.decode(saved, type=DataPosition)
     assert second.position.epoch == 1
     assert before + everything(second) == everything(stream_of(kind(), workers=workers))
 

@@ -11,7 +11,7 @@ import torch
 
 from trainer_backend.integrations.audit import (
     SENTENCES,
-    Finding,
+    AuditFinding,
     SeenMicroBatch,
     SeenWindow,
     judge,
@@ -110,7 +110,7 @@ def test_every_code_has_a_sentence_that_says_what_to_do() -> None:
         "times": 4.0, "count": 1, "microseconds": 100.0,
     }  # fmt: skip
     for code in SENTENCES:
-        words = sentence(Finding(code, "note", values))
+        words = sentence(AuditFinding(code, "note", values))
         assert words.endswith((".", ")."))
         assert "{" not in words
 

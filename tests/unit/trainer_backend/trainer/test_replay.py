@@ -11,7 +11,15 @@ from trainer_backend.protocol import (
     SettingChanged,
     Warned,
 )
-from trainer_backend.trainer.replay import CEILING, DECLINED, ENDED, STEPS, Change, Replay, recorded_changes
+from trainer_backend.trainer.replay import (
+    CEILING,
+    DECLINED,
+    ENDED,
+    STEPS,
+    Change,
+    RecordedChanges,
+    recorded_changes,
+)
 
 RATE = "optimizer.learning_rate"
 
@@ -99,7 +107,7 @@ def test_a_window_that_ran_out_of_memory_is_split_again() -> None:
 
 def test_changes_are_taken_at_their_window() -> None:
     """Each once; a cleared replay gives nothing."""
-    replay = Replay([Change(12, STEPS, 8), Change(9, STEPS, 2)])
+    replay = RecordedChanges([Change(12, STEPS, 8), Change(9, STEPS, 2)])
     assert replay.take(8) == []
     assert replay.take(9) == [Change(9, STEPS, 2)]
     assert replay.take(9) == []

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.reports import comparison, report
 from trainer_backend.errors import UsageError
-from trainer_backend.verify import words
+from trainer_backend.verify import sentences
 from trainer_backend.verify.html import page
 from trainer_backend.verify.report import (
     Culprit,
@@ -70,8 +70,8 @@ def test_every_culprit_that_is_made_has_its_sentences() -> None:
     """And no sentence stands for a culprit that nobody makes."""
     made = used_codes(r'Culprit\(\s*code="([\w-]+)"') | used_codes(r'code = "([\w-]+)"')
     made |= {"random-numbers", "state", "other-denominator", "ratio", "engine-rounding", "engine-gradient"}
-    made -= set(words.REMARKS) - set(words.CULPRITS)
-    assert made == set(words.CULPRITS)
+    made -= set(sentences.REMARKS) - set(sentences.CULPRITS)
+    assert made == set(sentences.CULPRITS)
 
 
 def test_every_remark_that_is_made_has_its_sentence() -> None:
@@ -79,29 +79,29 @@ def test_every_remark_that_is_made_has_its_sentence() -> None:
     made = used_codes(r'Remark\(\s*code="([\w-]+)"') | {"half-inside", "fp32-inside"}
     made |= {"batch-norm", "batch-norm-of-one", "optimizer-in-backward", "half-gradients"}
     made |= {"reentrant-checkpointing"}
-    assert made == set(words.REMARKS)
+    assert made == set(sentences.REMARKS)
 
 
-@pytest.mark.parametrize("code", words.CULPRITS)
+@pytest.mark.parametrize("code", sentences.CULPRITS)
 def test_a_culprit_is_worded_also_without_values(code: str) -> None:
     """A value that is missing is a dash, never an error."""
-    sentence, remedy = words.culprit(Culprit(code=code, where=("loss",)))
+    sentence, remedy = sentences.culprit(Culprit(code=code, where=("loss",)))
     assert sentence
     assert remedy
     assert "{" not in sentence + remedy
 
 
-@pytest.mark.parametrize("code", words.REMARKS)
+@pytest.mark.parametrize("code", sentences.REMARKS)
 def test_a_remark_is_worded_also_without_values(code: str) -> None:
     """Likewise."""
-    assert "{" not in words.remark(Remark(code=code))
+    assert "{" not in sentences.remark(Remark(code=code))
 
 
 def test_the_headline_says_when_the_recipe_declares_another_verdict() -> None:
     """What was found first."""
-    assert words.headline(report()) == "Equal"
+    assert sentences.headline(report()) == "Equal"
     other = report(expected="per-micro-batch")
-    assert "and the recipe declares" in words.headline(other)
+    assert "and the recipe declares" in sentences.headline(other)
     assert not other.as_declared
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer_backend.integrations.seeing import coefficient_of
+from trainer_backend.integrations.observing import coefficient_of
 
 
 def logits_and_gradient(targets: torch.Tensor, divisor: float) -> tuple[torch.Tensor, torch.Tensor]:

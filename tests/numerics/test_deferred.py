@@ -1,4 +1,4 @@
-"""Numbers that come home one window late, as on a GPU: the same, and nothing waits inside a window."""
+"""Metrics that are read one window later, as on a GPU: the same, and nothing waits inside a window."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Told:
 
 
 def engine(
-    model: nn.Module, loss: Any, told: Told, *, late: bool, name: str = "adamw", **options: Any
+    model: nn.Module, loss: Any, told: Told, *, deferred: bool, name: str = "adamw", **options: Any
 ) -> Accumulator:
     """A fused optimizer; what is told is kept."""
     optimizer = make_optimizer(name, model.parameters(), learning_rate=0.01, momentum=0.9)  # type: ignore[arg-type]
     return Accumulator(
-        model, optimizer, loss, late=late, on_micro_batch=told.micro_batches.append,
+        model, optimizer, loss, deferred=deferred, on_micro_batch=told.micro_batches.append,
         on_fact=told.facts.append, on_window=told.windows.append, **options,
     )  # fmt: skip
 
@@ -60,17 +60,17 @@ def test_late_numbers_and_updates_are_those_of_an_engine_that_waits(
 ) -> None:
     """fp64: scaled by an fp64 number on the device; windows of several sizes, one of them empty."""
     kept = []
-    for late in (False, True):
+    for deferred in (False, True):
         torch.manual_seed(0)
         model, told = SmallGPT(context=16), Told()
-        accumulator = engine(model, gpt_loss, told, late=late, name=name, **options)
+        accumulator = engine(model, gpt_loss, told, deferred=deferred, name=name, **options)
         for step, valid in enumerate([[4, 9], [3], [0, 0], [16, 2, 7]]):
             result = accumulator.window(rows(valid, seed=step))
-            assert result.known == (not late or not any(valid))
+            assert result.known == (not deferred or not any(valid))
             heard: list[int] = []
             result.when_known(lambda heard=heard: heard.append(1))  # type: ignore[misc]
             assert len(heard) == result.known
-        accumulator.settle()
+        accumulator.flush()
         kept.append((told, [p.detach().clone() for p in model.parameters()], accumulator.state_dict()))
     (one, weights, (tensors, values)), (other, others, (late_tensors, late_values)) = kept
     for a, b in zip(one.micro_batches, other.micro_batches, strict=True):
@@ -96,7 +96,12 @@ def test_a_skip_needs_no_waiting_and_changes_nothing(name: str, dtype: torch.dty
     torch.manual_seed(0)
     model, told = NormedNet().to(dtype), Told()
     accumulator = engine(
-        model, lambda m, x: LossTerm(m(x).square().sum(), len(x)), told, late=True, name=name, ema_decay=0.5
+        model,
+        lambda m, x: LossTerm(m(x).square().sum(), len(x)),
+        told,
+        deferred=True,
+        name=name,
+        ema_decay=0.5,
     )
     before = {key: value.clone() for key, value in model.state_dict().items()}
     bad = torch.randn(4, 4).to(dtype)
@@ -110,7 +115,7 @@ def test_a_skip_needs_no_waiting_and_changes_nothing(name: str, dtype: torch.dty
     accumulator.window([torch.randn(5, 4).to(dtype)])
     (fact,) = result.non_finite
     assert (result.skipped, result.updates, fact.index, fact.step) == ("non-finite", 0, 1, 1)
-    accumulator.settle()
+    accumulator.flush()
     assert (told.windows[1].skipped, told.windows[1].updates, accumulator.updates) == ("", 1, 1)
 
 
@@ -118,11 +123,15 @@ def test_a_loss_scale_that_is_too_high_is_halved_on_the_device() -> None:
     """fp16: the update is skipped, no fact is told, and the scale is that of the window."""
     model, told = nn.Linear(2, 1), Told()
     accumulator = engine(
-        model, lambda m, x: LossTerm(m(x).float().square().sum(), len(x)), told, late=True, precision="fp16"
+        model,
+        lambda m, x: LossTerm(m(x).float().square().sum(), len(x)),
+        told,
+        deferred=True,
+        precision="fp16",
     )
     accumulator.window([torch.full((2, 2), 3e3)] * 2)
     accumulator.window([torch.full((2, 2), 1e-1)] * 2)
-    accumulator.settle()
+    accumulator.flush()
     first, second = told.windows
     assert (first.skipped, first.loss_scale, told.facts) == ("loss-scale", 65536.0, [])
     assert (second.skipped, second.loss_scale, accumulator.updates) == ("", 32768.0, 1)
@@ -132,7 +141,7 @@ def test_a_loss_scale_that_is_too_high_is_halved_on_the_device() -> None:
 def test_three_in_a_row_are_noticed_one_window_later() -> None:
     """The window that noticed it is undone, and can be run again from a checkpoint."""
     model, told = Probe(), Told()
-    accumulator = engine(model, probe_loss, told, late=True, name="sgd")
+    accumulator = engine(model, probe_loss, told, deferred=True, name="sgd")
     for _ in range(3):
         accumulator.window([y(NAN)])
     with pytest.raises(NonFiniteError) as caught:
@@ -145,7 +154,7 @@ def test_three_in_a_row_are_noticed_one_window_later() -> None:
 def test_policies_that_must_know_wait_once_a_window(policy: str) -> None:
     """Drop replays at once; halt leaves the state untouched."""
     model, told = Probe(), Told()
-    accumulator = engine(model, probe_loss, told, late=True, name="sgd", non_finite=policy)
+    accumulator = engine(model, probe_loss, told, deferred=True, name="sgd", non_finite=policy)
     assert accumulator.window([y(1.0), y(3.0)]).known
     assert [event.loss for event in told.micro_batches] == [0.0, 0.0]
     if policy == "halt":
@@ -173,7 +182,7 @@ def test_a_listener_that_stops_the_run_loses_no_number() -> None:
     windows: list[Any] = []
     accumulator = Accumulator(
         model, make_optimizer("sgd", model.parameters(), learning_rate=1.0), probe_loss,
-        late=True, on_micro_batch=stops, on_window=windows.append,
+        deferred=True, on_micro_batch=stops, on_window=windows.append,
     )  # fmt: skip
     accumulator.window([y(1.0), y(3.0)])
     with pytest.raises(Stopped):

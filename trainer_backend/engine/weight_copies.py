@@ -13,7 +13,7 @@ from trainer_backend.engine.precision import Masters
 from trainer_backend.errors import GradaccError
 
 
-class Weights:
+class WeightCopies:
     """Masters (unless gradients are to be kept in the parameters' own type) and average (where asked)."""
 
     def __init__(

@@ -13,14 +13,14 @@ from typing import Any, TypeAlias
 
 import torch
 
-from trainer_backend.engine.sums import Row, Sums
+from trainer_backend.engine.sums import MicroBatchNumbers, Sums
 from trainer_backend.engine.window import WindowResult
 
-Mark: TypeAlias = Any
+Instant: TypeAlias = Any
 """An instant: seconds on the host's clock, or a CUDA event."""
 
 
-def mark(device: torch.device) -> Mark:
+def instant_on(device: torch.device) -> Instant:
     """Now, on the device's own line of work."""
     if device.type != "cuda":
         return perf_counter()
@@ -29,29 +29,33 @@ def mark(device: torch.device) -> Mark:
     return event
 
 
-def seconds_between(start: Mark, end: Mark) -> float:
+def seconds_between(start: Instant, end: Instant) -> float:
     """Seconds from one instant to another, both past."""
     if isinstance(start, float):
         return float(end - start)
     return float(start.elapsed_time(end)) / 1e3
 
 
-class Waiting:
+class DeferredMicroBatch:
     """One micro-batch whose totals and norm are still on the device."""
 
-    __slots__ = ("began", "ended", "norm", "norm_scale", "row", "told", "totals")
+    __slots__ = ("began", "ended", "norm", "norm_scale", "reported", "row", "totals")
 
     def __init__(
-        self, row: Row, totals: Sequence[torch.Tensor], norm: torch.Tensor | None, norm_scale: float
+        self,
+        row: MicroBatchNumbers,
+        totals: Sequence[torch.Tensor],
+        norm: torch.Tensor | None,
+        norm_scale: float,
     ) -> None:
         self.row = row
         self.totals = totals
         self.norm = norm
         self.norm_scale = norm_scale
-        self.told = False
-        """Whether a replay has run samples that were told before."""
-        self.began: Mark = 0.0
-        self.ended: Mark = 0.0
+        self.reported = False
+        """Whether its samples were reported before, and a replay runs them again."""
+        self.began: Instant = 0.0
+        self.ended: Instant = 0.0
 
     def scalars(self) -> list[torch.Tensor]:
         """What has to come home."""
@@ -64,7 +68,7 @@ class Waiting:
             self.row.norm = values.pop(0) * self.norm_scale / loss_scale
 
 
-class Parcel:
+class HostCopy:
     """0-d tensors on their way to the host."""
 
     def __init__(self, scalars: Sequence[torch.Tensor]) -> None:
@@ -86,21 +90,21 @@ class Parcel:
         return numbers
 
 
-class Pending:
+class DeferredWindow:
     """A window that was closed without waiting: its result, and what will complete it."""
 
     def __init__(
         self,
         result: WindowResult,
         sums: Sums,
-        waiting: list[Waiting],
+        waiting: list[DeferredMicroBatch],
         norm: torch.Tensor,
         scale: torch.Tensor,
     ) -> None:
         self.result = result
         self.sums = sums
         self.waiting = waiting
-        self._parcel = Parcel([norm, scale, *(one for each in waiting for one in each.scalars())])
+        self._parcel = HostCopy([norm, scale, *(one for each in waiting for one in each.scalars())])
 
     def open(self) -> tuple[float, float]:
         """The window's gradient norm and the loss scale it ran under; rows and sums are filled."""
@@ -109,13 +113,13 @@ class Pending:
         return norm, scale
 
 
-def bring_home(sums: Sums, waiting: list[Waiting], loss_scale: float) -> None:
+def fetch(sums: Sums, waiting: list[DeferredMicroBatch], loss_scale: float) -> None:
     """Fill rows and sums now: one wait for a whole window."""
     if waiting:
-        fill(sums, waiting, Parcel([one for each in waiting for one in each.scalars()]).open(), loss_scale)
+        fill(sums, waiting, HostCopy([one for each in waiting for one in each.scalars()]).open(), loss_scale)
 
 
-def fill(sums: Sums, waiting: list[Waiting], values: list[float], loss_scale: float) -> None:
+def fill(sums: Sums, waiting: list[DeferredMicroBatch], values: list[float], loss_scale: float) -> None:
     """Numbers into their rows, and rows into the sums."""
     for each in waiting:
         each.fill(values, loss_scale)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_backend.integrations.borders import AnyBorder, CountedModulo, Modulo, Refused
+from trainer_backend.integrations.counting import AnyWindow, CountedModulo, Modulo, Refused
 
 steps = st.integers(1, 40)
 
@@ -30,8 +30,8 @@ def test_a_modulo_counter_is_left_only_where_both_windows_are_whole(
 
 def test_a_counter_that_starts_again_waits_for_nothing() -> None:
     """Plain loops and accelerate."""
-    assert AnyBorder().windows_until(7, 3, 5, None) == 0
-    assert AnyBorder().is_whole(7, 5)
+    assert AnyWindow().windows_until(7, 3, 5, None) == 0
+    assert AnyWindow().is_whole(7, 5)
 
 
 def test_an_epoch_that_ends_first_is_where_the_change_comes() -> None:

@@ -25,7 +25,7 @@ def clip_factor(norm: float, max_norm: float | None) -> float:
     return 1.0 if max_norm is None or norm <= max_norm else max_norm / norm
 
 
-class Border:
+class OptimizerStep:
     """Steps an optimizer once a window. `snapshot`: keep a copy, so that out of memory can be undone."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, *, snapshot: bool, prepared: bool) -> None:

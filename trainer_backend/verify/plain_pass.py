@@ -1,4 +1,4 @@
-"""The truth that engines are held against: plain forward and backward, no engine, added up in fp64.
+"""The reference that engines are held against: plain forward and backward, no engine, added up in fp64.
 
 A window's gradient is  sum_t  (sum_i d total_ti) / (sum_i weight_ti)  for terms t and micro-batches i.
 """
@@ -17,12 +17,12 @@ from trainer_backend.engine.precision import autocast
 from trainer_backend.engine.terms import host_weight, read_terms
 from trainer_backend.tasks import Batch
 from trainer_backend.verify.compare import Gradient, added, dense
-from trainer_backend.verify.quiet import LossCall
-from trainer_backend.verify.report import Precision
+from trainer_backend.verify.report import ComputePrecision
 from trainer_backend.verify.subject import Subject
+from trainer_backend.verify.torch_modes import LossCall
 
 
-class Part:
+class PlainMicroBatch:
     """One micro-batch of a plain pass: each term's total and weight, and its gradient where kept."""
 
     __slots__ = ("gradients", "samples", "stated", "totals", "weights")
@@ -35,11 +35,11 @@ class Part:
         self.gradients: dict[str, Gradient] = {}
 
 
-class Plain:
+class PlainPass:
     """What a plain pass gave: gradients by term (of the totals, not yet divided), and the parts' numbers."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self.parts: list[Part] = []
+        self.parts: list[PlainMicroBatch] = []
         self.by_term: dict[str, dict[str, torch.Tensor | None]] = {}
         self.spread = 0.0
         """Sum over micro-batches of |their share of the gradient|: what may have cancelled."""
@@ -109,21 +109,21 @@ class Plain:
 def plain_pass(
     subject: Subject,
     batches: Sequence[Batch],
-    precision: Precision,
+    precision: ComputePrecision,
     *,
     model: torch.nn.Module | None = None,
     seed: int | None = 0,
     keep_parts: bool = False,
     heard: list[LossCall] | None = None,
     around: Callable[[torch.nn.Module], contextlib.AbstractContextManager[Any]] | None = None,
-) -> Plain:
+) -> PlainPass:
     """Forward and backward of each batch on one fresh model, gradients of each term added in fp64."""
     run = subject.model(precision) if model is None else model
     parameters = {name: value for name, value in run.named_parameters() if value.requires_grad}
-    plain = Plain(tuple(parameters))
+    plain = PlainPass(tuple(parameters))
     device = subject.place(precision)
     context = None if precision == "fp64" else autocast(precision, device)
-    with subject.quietly(precision, seed=seed, heard=heard):
+    with subject.controlled(precision, seed=seed, heard=heard):
         for batch in batches:
             with around(run) if around is not None else contextlib.nullcontext():
                 _one(
@@ -133,7 +133,7 @@ def plain_pass(
 
 
 def _one(
-    plain: Plain,
+    plain: PlainPass,
     subject: Subject,
     model: torch.nn.Module,
     parameters: dict[str, torch.nn.Parameter],
@@ -145,7 +145,7 @@ def _one(
     """One micro-batch; its gradients are added to `plain`."""
     with context if context is not None else contextlib.nullcontext():
         terms = read_terms(subject.loss(model, batch))
-    part = Part(_samples(subject, batch))
+    part = PlainMicroBatch(_samples(subject, batch))
     norms: dict[str, float] = {}
     for left, term in enumerate(terms, start=1 - len(terms)):
         weight = host_weight(term)

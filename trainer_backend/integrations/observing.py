@@ -13,7 +13,7 @@ SURE: Final = 0.999
 """Targets that are likelier than this have a gradient too small to read a coefficient from."""
 
 
-class Micro:
+class ObservedMicroBatch:
     """What is being seen of one micro-batch."""
 
     def __init__(self, units: int, started_at: float, forward_s: float | None, own_s: float) -> None:
@@ -57,7 +57,7 @@ class CountSyncs(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def time_backward(micro: Micro, gradient: torch.Tensor) -> None:
+def time_backward(micro: ObservedMicroBatch, gradient: torch.Tensor) -> None:
     """From the first gradient that arrives to the end of the whole backward, on a CPU."""
     if gradient.device.type != "cpu":
         return

@@ -27,7 +27,7 @@ _HALF: Final = (torch.bfloat16, torch.float16)
 _TAKES_EDGES: Final = torch.torch_version.TorchVersion(torch.__version__) >= "2.7"
 
 
-def silence(model: nn.Module) -> None:
+def switch_off_dropout(model: nn.Module) -> None:
     """Train mode (so that BatchNorm and auxiliary losses act as in the run), every dropout rate 0."""
     model.train()
     for module in model.modules():
@@ -61,7 +61,7 @@ _LOSSES: Final[dict[Any, str]] = {
 }  # fmt: skip
 
 
-class Quiet(TorchFunctionMode):
+class ControlledRun(TorchFunctionMode):
     """Inside: functional dropout drops nothing; with `widen`, what asks for fp32 gets fp64."""
 
     def __init__(self, *, widen: bool, heard: list[LossCall] | None = None) -> None:

@@ -18,7 +18,7 @@ class Refused(msgspec.Struct, frozen=True):
     code: str
 
 
-class Rule(Protocol):
+class CountingRule(Protocol):
     """How many more windows of the old N must pass before a window of the new N is whole."""
 
     def windows_until(self, done: int, before: int, after: int, epoch: int | None) -> int | Refused:
@@ -30,7 +30,7 @@ class Rule(Protocol):
         ...
 
 
-class AnyBorder:
+class AnyWindow:
     """The counter starts again at each window: a plain loop, accelerate once its counter is reset."""
 
     def windows_until(self, done: int, before: int, after: int, epoch: int | None) -> int | Refused:

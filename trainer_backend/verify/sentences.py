@@ -128,7 +128,7 @@ CULPRITS: Final[dict[str, Said]] = {
         "Weigh each sample by itself, not by its index in the batch.",
     ),
     "half-precision": Said(
-        "Part of the gradient is computed in half precision whatever the run's precision is.",
+        "PlainMicroBatch of the gradient is computed in half precision whatever the run's precision is.",
         "Take .half(), .bfloat16() or a fixed autocast off the model and the loss; sum losses in fp32.",
     ),
     "non-finite": Said(
@@ -327,7 +327,7 @@ def facts(report: VerifyReport, tr: Translate = english) -> list[tuple[str, str]
         ("Loss", plain(report.loss)),
         ("Denominator D", plain(report.denominator)),
         ("Gradient norm", plain(report.gradient_norm)),
-        ("Precision", report.precision),
+        ("ComputePrecision", report.precision),
         ("Reference", report.reference),
         ("Device", report.device),
         ("Duration", f"{report.duration_s:.1f} s"),

@@ -11,24 +11,24 @@ import torch
 
 from trainer_backend.engine.memory import free, is_out_of_memory
 from trainer_backend.errors import GradaccError
-from trainer_backend.verify.compare import Difference, Gradient, added, compare
+from trainer_backend.verify.compare import Gradient, GradientDifference, added, compare
 from trainer_backend.verify.limits import CANCELLED, CAPS, Limits, noise_of
-from trainer_backend.verify.passes import Plain, plain_pass
-from trainer_backend.verify.quiet import LossCall, Narrowings, running_module
-from trainer_backend.verify.report import Floor, Precision, Remark
+from trainer_backend.verify.plain_pass import PlainPass, plain_pass
+from trainer_backend.verify.report import ComputePrecision, Floor, Remark
 from trainer_backend.verify.subject import Subject
+from trainer_backend.verify.torch_modes import LossCall, Narrowings, running_module
 
 COUNTED_ALIKE: Final = 1e-6
 """Denominators that differ by less were counted alike, and summed in fp32."""
 HALF: Final = (torch.bfloat16, torch.float16)
 
 
-class Truth:
+class Reference:
     """The large batch in the best precision that runs, its floors, and its partitions."""
 
     def __init__(self, subject: Subject, total: int | None = None) -> None:
         self.subject = subject
-        self.precision: Precision = "fp64"
+        self.precision: ComputePrecision = "fp64"
         self.remarks: list[Remark] = []
         self.heard: list[LossCall] = []
         self.narrowed: dict[str, torch.dtype] = {}
@@ -43,29 +43,29 @@ class Truth:
         self.one = self._first_pass()
         self.gradient = self.one.gradient()
         self.norm = compare(self.gradient, self.gradient).norm
-        self._partitions: dict[tuple[tuple[int, ...], bool], tuple[Plain, Gradient]] = {}
+        self._partitions: dict[tuple[tuple[int, ...], bool], tuple[PlainPass, Gradient]] = {}
         self._limits: dict[str, tuple[Limits, Floor]] = {}
 
     # ---------------------------------------------------------------------------- the large batch
 
-    def _first_pass(self) -> Plain:
+    def _first_pass(self) -> PlainPass:
         """The large batch; in fp32 where fp64 cannot run; of fewer samples where it does not fit."""
         while True:
             failure = self._try("fp64")
-            if isinstance(failure, Plain):
+            if isinstance(failure, PlainPass):
                 return failure
             if failure != "out of memory":
                 return self._in_fp32(failure)
             if not self._halve():
                 return self._in_fp32("fp64 does not fit")
 
-    def _in_fp32(self, reason: str) -> Plain:
+    def _in_fp32(self, reason: str) -> PlainPass:
         self.precision = "fp32"
         self.remarks.append(Remark(code="fp64-cannot-run", values={"reason": reason}))
         while True:
             # Without fp64 there is nothing to fall back to: an error is the user's own, and passes.
             given = self._try("fp32", last=True)
-            if isinstance(given, Plain):
+            if isinstance(given, PlainPass):
                 return given
             if not self._halve():
                 raise GradaccError(
@@ -81,7 +81,7 @@ class Truth:
         free(self.subject.device)
         return True
 
-    def _try(self, precision: Precision, *, last: bool = False) -> Plain | str:
+    def _try(self, precision: ComputePrecision, *, last: bool = False) -> PlainPass | str:
         try:
             return plain_pass(
                 self.subject, self.parts((self.total,), precision), precision, heard=self.heard,
@@ -103,14 +103,18 @@ class Truth:
         self.narrowed |= narrowings.seen
 
     def parts(
-        self, sizes: Sequence[int], precision: Precision | None = None, *, order: Sequence[int] | None = None
+        self,
+        sizes: Sequence[int],
+        precision: ComputePrecision | None = None,
+        *,
+        order: Sequence[int] | None = None,
     ) -> list[Any]:
         """The samples in parts of these sizes."""
         return self.subject.parts(sizes, precision or self.precision, order=order)
 
     # --------------------------------------------------------------------------------- partitions
 
-    def partition(self, sizes: tuple[int, ...], *, halved: bool = False) -> tuple[Plain, Gradient]:
+    def partition(self, sizes: tuple[int, ...], *, halved: bool = False) -> tuple[PlainPass, Gradient]:
         """The task's own sums over these micro-batches, and their gradient. The last few are kept.
 
         `halved`: each is split in two by the task itself, as after out of memory.
@@ -128,7 +132,7 @@ class Truth:
             self._partitions[key] = (plain, plain.gradient())
         return self._partitions[key]
 
-    def target(self, plain: Plain) -> Gradient:
+    def target(self, plain: PlainPass) -> Gradient:
         """The large batch's gradient, over the denominators as `plain` counted them.
 
         Those differ from the large batch's own where weights are summed in fp32: that is rounding.
@@ -137,7 +141,7 @@ class Truth:
             return self.gradient
         return self._over_denominators_of(plain, self.one, self.gradient)
 
-    def _over_denominators_of(self, plain: Plain, other: Plain, gradient: Gradient) -> Gradient:
+    def _over_denominators_of(self, plain: PlainPass, other: PlainPass, gradient: Gradient) -> Gradient:
         pairs = {term: (plain.denominator(term), other.denominator(term)) for term in other.terms}
         rounded = {
             term: own / theirs
@@ -168,17 +172,17 @@ class Truth:
             return "fp32" if self.narrowed else "fp64"
         return grade_of(self.subject, self.precision)
 
-    def scale(self, plain: Plain | None = None) -> float:
+    def scale(self, plain: PlainPass | None = None) -> float:
         """What an error is held against at least: |G| that has nearly cancelled accuses nobody."""
         return CANCELLED * sum((plain or self.one).norms())
 
-    def limits(self, precision: Precision) -> tuple[Limits, Floor]:
+    def limits(self, precision: ComputePrecision) -> tuple[Limits, Floor]:
         """What is allowed in a precision; measured once."""
         if precision not in self._limits:
             self._limits[precision] = self._measure(precision)
         return self._limits[precision]
 
-    def limits_over(self, sizes: tuple[int, ...], precision: Precision) -> Limits:
+    def limits_over(self, sizes: tuple[int, ...], precision: ComputePrecision) -> Limits:
         """What is allowed over these micro-batches: as exact as the task's own sums over them.
 
         They may be worse conditioned than the large batch (BatchNorm over two samples), whatever runs them.
@@ -200,7 +204,7 @@ class Truth:
             loss_noise=max(limits.loss_noise, spread),
         )
 
-    def _measure(self, precision: Precision) -> tuple[Limits, Floor]:
+    def _measure(self, precision: ComputePrecision) -> tuple[Limits, Floor]:
         subject, total = self.subject, self.total
         is_reference = precision == self.precision
         first = self.one if is_reference else self._again(precision, seed=0)
@@ -209,7 +213,7 @@ class Truth:
         again = self._again(precision, seed=1)
         repeat = compare(again.gradient(), one, at_least=self.scale())
         losses = [self.one.loss(), first.loss(), again.loss()]
-        reverse: Difference | None = None
+        reverse: GradientDifference | None = None
         if not subject.by_splitting:
             backwards = self._again(precision, seed=0, order=range(total - 1, -1, -1))
             forwards = self._over_denominators_of(backwards, first, one)
@@ -225,12 +229,14 @@ class Truth:
         floor = Floor(precision=precision, one_fold_error=own.error, repeat=repeat.error, order=order)
         return limits, floor
 
-    def _again(self, precision: Precision, *, seed: int, order: Sequence[int] | None = None) -> Plain:
+    def _again(
+        self, precision: ComputePrecision, *, seed: int, order: Sequence[int] | None = None
+    ) -> PlainPass:
         parts = self.parts((self.total,), precision, order=order)
         return plain_pass(self.subject, parts, precision, seed=seed)
 
 
-def grade_of(subject: Subject, precision: Precision) -> str:
+def grade_of(subject: Subject, precision: ComputePrecision) -> str:
     """A model whose own weights are half is as exact as those, whatever runs around it."""
     if precision == "fp32" and any(value.dtype in HALF for value in subject.prototype.parameters()):
         return "bf16"
