@@ -28,7 +28,7 @@ from tests.support.certificates import (
 from trainer_backend.engine import auxiliary
 from trainer_backend.errors import GradaccError
 from trainer_backend.tasks import LossTerm
-from trainer_backend.verify import words
+from trainer_backend.verify import sentences as verdict_sentences
 
 CLASS_WEIGHTS = torch.tensor([0.2, 1.0, 3.0])
 
@@ -140,7 +140,7 @@ def test_a_loss_that_is_no_sum_over_samples_is_found_and_named(
     assert code in codes(report)
     assert not {name for name in codes(report) if name.startswith("engine-")}
     for culprit in report.culprits:
-        sentence, remedy = words.culprit(culprit)
+        sentence, remedy = verdict_sentences.culprit(culprit)
         assert sentence.endswith((".", ")"))
         assert remedy.endswith((".", ")", "use_reentrant=False."))
 

@@ -40,7 +40,7 @@ from trainer_backend.settings import (
 )
 from trainer_backend.trainer.assembly import Parts
 from trainer_backend.trainer.checkpoints import Checkpoints
-from trainer_backend.trainer.replay import CEILING, ENDED
+from trainer_backend.trainer.replay import CEILING, ENDED, RecordedChanges
 from trainer_backend.trainer.steering import Pending, Steering, with_pending
 
 
