@@ -37,7 +37,7 @@ def steps_of(folder: Path, *, compiled: bool) -> tuple[list[OptimizerStepMeasure
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "compiled"),
         "TORCHINDUCTOR_VEC_ISA_OK": "0",  # nothing is compiled to find out what vectors there are
     }
-    with Trainer(run, env=cache) as trainer:
+    with Trainer(run, env=cache if compiled else None) as trainer:
         assert isinstance(trainer.end(), RunFinished)
     warned = [event for event in events(run, Warned) if event.code == "recompiled"]
     return events(run, OptimizerStepMeasured), warned
