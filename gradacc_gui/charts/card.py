@@ -142,6 +142,13 @@ class ChartCard(QFrame):
         self._ratio = 0.0
         self.seen = ()
         self.setAccessibleName(tr(spec.title))
+        self.view.setAccessibleName(tr("Chart: {title}").format(title=tr(spec.title)))
+        self.title.setToolTip(
+            tr(
+                "Wheel: zoom. Drag: zoom to a range. Right drag: move. Double click: whole run.\n"
+                "Keyboard: ← → move, ↑ ↓ zoom, Home shows the whole run. All gestures: press F1."
+            )
+        )
 
     @property
     def kinds(self) -> set[type[Event]]:

@@ -6,7 +6,7 @@ from typing import Final
 
 import pyqtgraph as pg
 from PySide6.QtCore import QEvent, QPointF, Qt, Signal
-from PySide6.QtGui import QMouseEvent, QWheelEvent
+from PySide6.QtGui import QKeyEvent, QMouseEvent, QWheelEvent
 from PySide6.QtWidgets import QWidget
 
 from gradacc_gui.charts.lane import Lane
@@ -14,6 +14,10 @@ from gradacc_gui.charts.lane import Lane
 LEFT_PX: Final = 50
 """Beside the plot, for the numbers of its scale."""
 RIGHT_PX: Final = 14
+KEY_SHARE: Final = 0.1
+"""Of the range that is shown: how far one press of an arrow key pans."""
+KEY_ZOOM: Final = 0.8
+"""A press zooms as far as one notch of the wheel does."""
 DRAG_PX: Final = 4
 """A shorter way is a click."""
 
@@ -63,6 +67,33 @@ class GestureView(pg.GraphicsView):  # type: ignore[misc]  # pyqtgraph ships no 
 
     def _lane_at(self, y: float) -> int:
         return next((place for place, lane in enumerate(self.lanes) if y <= lane.rect.bottom() + 6), 0)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        """What the pointer can do, without one: arrows pan and zoom, with Ctrl the scale, Home resets."""
+        span = self.x_range[1] - self.x_range[0]
+        scales = bool(event.modifiers() & Qt.KeyboardModifier.ControlModifier)
+        match event.key():
+            case Qt.Key.Key_Left:
+                self.panned.emit(-KEY_SHARE * span)
+            case Qt.Key.Key_Right:
+                self.panned.emit(KEY_SHARE * span)
+            case Qt.Key.Key_Up | Qt.Key.Key_Plus | Qt.Key.Key_Equal:
+                self._zoom_by_key(KEY_ZOOM, scales=scales)
+            case Qt.Key.Key_Down | Qt.Key.Key_Minus:
+                self._zoom_by_key(1 / KEY_ZOOM, scales=scales)
+            case Qt.Key.Key_Home | Qt.Key.Key_0:
+                self.reset.emit()
+            case _:
+                event.ignore()  # Tab, and the window's own shortcuts
+                return
+        event.accept()
+
+    def _zoom_by_key(self, factor: float, *, scales: bool) -> None:
+        if scales:
+            for lane in range(len(self.lanes)):
+                self.zoomed_y.emit(lane, factor)
+        else:
+            self.zoomed.emit(factor, sum(self.x_range) / 2)
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
         """Left begins a selection; middle, right, or left with Shift, a pan."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from PySide6.QtCore import QEvent, QTimer, Signal
+from PySide6.QtCore import QEvent, Qt, QTimer, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QGridLayout, QScrollArea, QVBoxLayout, QWidget
 
@@ -32,8 +32,8 @@ THREE_COLUMNS_PX: Final = 1500
 LEAST_CARD_PX: Final = 150
 CATCHING_UP_S: Final = 0.016
 """Between two draws while the journal has more to read: reading comes first."""
-LOSS_FIRST_S: Final = 0.03
-"""The loss is drawn before the others when it was not within so long."""
+LOSS_WEIGHT: Final = 3.0
+"""The loss's waiting counts this many times: it is what a person watches, yet no other chart starves."""
 
 
 class ChartGrid(QWidget):
@@ -68,6 +68,7 @@ class ChartGrid(QWidget):
         self._scroll = QScrollArea()
         self._scroll.setFrameShape(QFrame.Shape.NoFrame)
         self._scroll.setWidgetResizable(True)
+        self._scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # the charts in it take the arrow keys
         self._scroll.setWidget(self._inside)
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
@@ -96,8 +97,10 @@ class ChartGrid(QWidget):
         self._reasons, self._device_reason = {}, ""
         self._hover_x = None
         for card in self.cards:
-            card.seen = ()
-            card.view.overlay = None
+            # What the run before drew must not stand under this one's name until the card's turn comes.
+            card.show_nothing(tr("Reading the run…") if store is not None else tr("No run is open."))
+            card.view.blank()
+            card.seen, card.painted_at = (), 0.0
             for lane in card.view.lanes:
                 lane.zoomed_y = None
         self.follow_changed.emit(True)
@@ -205,15 +208,18 @@ class ChartGrid(QWidget):
         return not behind or waited or self._fetched is not None
 
     def _due(self) -> list[ChartCard]:
-        """Visible charts that changed: the loss first, then those that waited longest.
+        """Visible charts that changed, the one first that waited longest since it was painted.
 
-        The loss has waited for a while too, or in a flood of events nothing else would be drawn.
+        An order by waiting alone cannot starve a chart, however long ticks are.
         """
+        now = time.perf_counter()
+
+        def waited_s(card: ChartCard) -> float:
+            weight = LOSS_WEIGHT if card.spec.key == "loss" else 1.0
+            return weight * (now - card.painted_at)
+
         due = [card for card in self.cards if card.seen != self._key(card) and _is_visible(card)]
-        waits = time.perf_counter() - LOSS_FIRST_S
-        return sorted(
-            due, key=lambda card: (card.spec.key != "loss" or card.painted_at > waits, card.painted_at)
-        )
+        return sorted(due, key=waited_s, reverse=True)
 
     def _key(self, card: ChartCard) -> tuple[Any, ...]:
         store, horizon = self.store, self.horizon
@@ -224,6 +230,7 @@ class ChartGrid(QWidget):
             store.markers.revision, horizon.axis, horizon.x0, horizon.x1, self._smoothing,
             card.log.isChecked(), card.devicePixelRatioF(), card.view.size(),
             tuple(lane.zoomed_y for lane in card.view.lanes), store.state, store.phase,
+            bool(card.view.message) and store.caught_up,
         )  # fmt: skip
 
     def _draw(self, card: ChartCard) -> None:
@@ -236,12 +243,12 @@ class ChartGrid(QWidget):
 
     def _fetch(self, card: ChartCard, store: RunStore) -> None:
         began = time.perf_counter()
-        key, horizon = self._key(card), self.horizon
+        horizon = self.horizon
         view = View(horizon.axis, horizon.x0, horizon.x1, card.view.plot_width_px())
         store.look_at(view)
         settings = ViewSettings(view=view, smoothing=self._smoothing, log=card.log.isChecked())
         card.refresh(store, settings, self._waiting(store, card), self._reasons)
-        card.seen = key
+        card.seen = self._key(card)  # now: whether it has a message is part of it
         self._fetching_s = time.perf_counter() - began
 
     def _paint(self, card: ChartCard) -> None:
@@ -257,6 +264,8 @@ class ChartGrid(QWidget):
         """Why a chart is empty, when no reading is to blame."""
         if store.problem:
             return store.problem
+        if not store.caught_up:  # its newest facts, and so what it does now, are not known yet
+            return tr("Reading the run…")
         match store.state:
             case RunState.PENDING:
                 return tr("The trainer has not started yet.")

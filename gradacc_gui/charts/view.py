@@ -12,6 +12,7 @@ from typing import Any, Final
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import (
     QColor,
+    QFocusEvent,
     QFont,
     QFontMetricsF,
     QPainter,
@@ -64,7 +65,7 @@ class ChartView(GestureView):
         super().__init__(parent)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setMouseTracking(True)
-        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setMinimumSize(120, 60)
         self.viewport().setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)
         self.viewport().setMouseTracking(True)
@@ -128,7 +129,18 @@ class ChartView(GestureView):
         elif self.overlay is not None and not self.message:
             painter.setFont(self._font)
             draw_overlay(painter, self.lanes, self.overlay, self.theme)
+        if self.hasFocus():
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+            painter.setPen(QPen(QColor(self.theme.accent), 1.5))
+            painter.drawRoundedRect(QRectF(self.viewport().rect()).adjusted(1, 1, -1, -1), 6, 6)
         painter.end()
+
+    def blank(self) -> None:
+        """Forget the picture and all marks in it; the message is painted at Qt's next turn."""
+        self.changes, self.attempts, self.lost = (), (), ()
+        self.lane_messages, self.overlay = {}, None
+        self._is_current = False
+        self.viewport().update()
 
     def _draw_picture(self) -> None:
         ratio = self.devicePixelRatioF()
@@ -308,6 +320,16 @@ class ChartView(GestureView):
         shade.setAlpha(48)
         for lane in self.lanes:
             painter.fillRect(QRectF(left, lane.rect.top(), right - left, lane.rect.height()), shade)
+
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        """The ring is laid over the picture, which stays as it is."""
+        super().focusInEvent(event)
+        self.viewport().update()
+
+    def focusOutEvent(self, event: QFocusEvent) -> None:
+        """Likewise."""
+        super().focusOutEvent(event)
+        self.viewport().update()
 
     def resizeEvent(self, event: QResizeEvent | None) -> None:
         """Share the new size; what it shows is fetched anew at the next tick."""

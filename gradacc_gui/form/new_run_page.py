@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Final
 
@@ -57,6 +58,7 @@ class FormPage(QWidget):
         self._connect()
         self.recipe.restore()
         self._show()
+        self._order_focus()
 
     # ------------------------------------------------------------------ building
 
@@ -125,6 +127,27 @@ class FormPage(QWidget):
         self.start_bar.look_clicked.connect(self.look)
         self.start_bar.start_clicked.connect(lambda: self._emit(self.start_requested))
         self.start_bar.verify_clicked.connect(lambda: self._emit(self.verify_requested))
+
+    def _order_focus(self) -> None:
+        """Tab goes through the fields, then to the interpreter, then to Start.
+
+        Qt's own order is that in which widgets were made, and fields are made last. Those of a later kind of
+        task stand behind their panel's first button (`SectionPanel`), so this holds for them too.
+        """
+        chain, widget = [], self.nextInFocusChain()
+        while widget is not self and widget is not None:
+            if widget.focusPolicy() & Qt.FocusPolicy.TabFocus and widget.window() is self.window():
+                chain.append(widget)
+            widget = widget.nextInFocusChain()
+        fields = [widget for widget in chain if self.fields.isAncestorOf(widget)]
+        last = [
+            widget
+            for region in (self.interpreter, self.start_bar)
+            for widget in chain
+            if region.isAncestorOf(widget)
+        ]
+        for before, after in itertools.pairwise([fields[-1], *last]):
+            QWidget.setTabOrder(before, after)
 
     def _set_narrow(self, *, narrow: bool) -> None:
         """One column with Start at its foot, or fields with a column beside them."""
@@ -313,6 +336,7 @@ def _scroll(content: QWidget) -> QScrollArea:
     made.setWidgetResizable(True)
     made.setFrameShape(QFrame.Shape.NoFrame)
     made.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+    made.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # it follows the field that has the focus
     made.setWidget(content)
     return made
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from PySide6.QtCore import Signal
@@ -17,7 +18,7 @@ from PySide6.QtWidgets import (
 )
 
 from gradacc_gui.remembered import Preferences
-from gradacc_gui.theme import ThemeChoice, Themes, set_role, space
+from gradacc_gui.theme import ThemeChoice, Themes, space
 from gradacc_gui.widgets.desktop import ask_for_file, open_folder
 from gradacc_gui.widgets.parts import SELECTABLE, ElidedLabel, Panel, Segments, button, label, put
 from gradacc_gui.words import tr
@@ -30,12 +31,27 @@ SHORTCUTS = (
     ("Ctrl+E", "Verify"),
     ("Ctrl+,", "Settings"),
     ("Ctrl+O", "Open a recipe"),
-    ("Ctrl+P", "Pause, and go on"),
-    ("Ctrl+K", "Checkpoint"),
-    ("Ctrl+T", "Type a new N"),
-    ("Ctrl+J", "Charts, results or log: the next of them"),
+    ("Ctrl+P", "Pause or resume"),
+    ("Ctrl+K", "Save a checkpoint"),
+    ("Ctrl+T", "Enter a new N"),
+    ("Ctrl+J", "Next tab (Charts, Results, Log)"),
+    ("Ctrl+S", "Save the recipe (New run)"),
+    ("Ctrl+Return", "Start the run (New run)"),
     ("F1", "This page"),
 )
+GESTURES = (
+    ("Wheel", "Zoom the x-axis of all charts at the pointer"),
+    ("Ctrl+wheel", "Zoom this chart's vertical scale"),
+    ("Shift+wheel", "Move along the x-axis"),
+    ("Drag", "Zoom to the range you drag over"),
+    ("Right drag", "Move along the x-axis (also: Shift+drag)"),
+    ("Double click", "Show the whole run again"),
+    ("← →", "Move along the x-axis (chart selected with Tab)"),
+    ("↑ ↓", "Zoom the x-axis; with Ctrl the vertical scale"),
+    ("Home", "Show the whole run again"),
+)
+"""What a chart does with the pointer and the keyboard (charts/gestures, which this page cannot import: its
+library takes half a second)."""
 
 
 class SettingsPage(QWidget):
@@ -63,7 +79,8 @@ class SettingsPage(QWidget):
             self._build_sleep(),
             self._build_interpreter(),
             self._build_home(),
-            self._build_keys(),
+            _build_list(tr("Keyboard shortcuts"), SHORTCUTS),
+            _build_list(tr("Charts: mouse and keyboard"), GESTURES),
         ):
             panel.setMaximumWidth(720)
             column.addWidget(panel)
@@ -159,14 +176,14 @@ class SettingsPage(QWidget):
         put(self.home_problem, open_folder(home()))
         self.home_problem.setVisible(bool(self.home_problem.text()))
 
-    def _build_keys(self) -> Panel:
-        panel = Panel(tr("Keys"))
-        for keys, word in SHORTCUTS:
-            row = QHBoxLayout()
-            shown = label(keys, "muted")
-            set_role(shown, "muted")
-            shown.setFixedWidth(96)
-            row.addWidget(shown)
-            row.addWidget(label(tr(word)), 1)
-            panel.body.addLayout(row)
-        return panel
+
+def _build_list(title: str, entries: Sequence[tuple[str, str]]) -> Panel:
+    panel = Panel(title)
+    for keys, word in entries:
+        row = QHBoxLayout()
+        shown = label(keys, "muted")
+        shown.setFixedWidth(96)
+        row.addWidget(shown)
+        row.addWidget(label(tr(word)), 1)
+        panel.body.addLayout(row)
+    return panel
