@@ -1,9 +1,8 @@
-"""The Verify page: its states, what it shows of a certificate, and a real check beside the window."""
+"""The Verify page: its states, and what it shows of a certificate."""
 
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,25 +33,6 @@ entry = "page_task:Task"
 micro_batch_size = 2
 gradient_accumulation_steps = 2
 """
-TASK = """
-import time
-import torch
-from torch import nn
-from trainer_backend.tasks import Datasets, LossTerm
-
-class Task:
-    def model(self):
-        return nn.Linear(3, 2)
-
-    def datasets(self):
-        x = torch.arange(60.0).view(20, 3) / 60
-        return Datasets(train=torch.utils.data.TensorDataset(x, x.sum(1).gt(1).long()))
-
-    def loss(self, model, batch):
-        {body}
-"""
-RIGHT = """x, y = batch
-        return LossTerm(nn.functional.cross_entropy(model(x), y, reduction="sum"), len(y))"""
 
 
 @pytest.fixture
@@ -66,15 +46,6 @@ def page(qtbot: QtBot) -> Iterator[VerifyPage]:
     made.close_down()
 
 
-@pytest.fixture
-def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary folders of a check go, so that what is left can be seen."""
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    return folder
-
-
 def texts(widget: QWidget) -> str:
     """All words shown in it."""
     return "\n".join(found.text() for found in widget.findChildren(QLabel) if found.isVisibleTo(widget))
@@ -83,11 +54,6 @@ def texts(widget: QWidget) -> str:
 def state_of(page: VerifyPage) -> str:
     """Asked anew each time."""
     return page.state
-
-
-def recipe_in(folder: Path, body: str = RIGHT) -> None:
-    """A task beside a recipe."""
-    (folder / "page_task.py").write_text(TASK.format(body=body), "utf-8")
 
 
 def test_without_a_recipe_it_says_what_to_do(page: VerifyPage, qtbot: QtBot) -> None:
@@ -211,65 +177,6 @@ def test_a_certificate_is_saved_from_the_page(page: VerifyPage, tmp_path: Path) 
     assert "cannot be saved" in page.trouble.sentence.text()
 
 
-def test_a_real_check_ends_in_a_certificate_and_leaves_nothing(
-    page: VerifyPage, qtbot: QtBot, tmp_path: Path, scratch: Path
-) -> None:
-    """Beside the window, in the interpreter that trains."""
-    recipe_in(tmp_path)
-    page.set_recipe(RECIPE, tmp_path, sys.executable, "words.toml")
-    with qtbot.waitSignal(page.finished, timeout=60_000) as made:
-        page.begin.click()
-        assert state_of(page) == "running"
-    assert made.args is not None
-    assert made.args[0].verdict == "equal"
-    assert state_of(page) == "done"
-    assert not page.process.is_running
-    assert not list(scratch.iterdir())
-
-
-def test_cancel_kills_it_at_once_and_leaves_nothing(
-    page: VerifyPage, qtbot: QtBot, tmp_path: Path, scratch: Path
-) -> None:
-    """Also in the middle of the user's own endless code; then it can be run again."""
-    recipe_in(tmp_path, "time.sleep(1000)")
-    page.set_recipe(RECIPE, tmp_path, sys.executable, "words.toml")
-    page.run()
-    qtbot.waitUntil(lambda: "large batch" in page.doing.text(), timeout=60_000)
-    with qtbot.waitSignal(page.process.cancelled, timeout=10_000):
-        page.stop.click()
-    assert state_of(page) == "ready"
-    assert not page.process.is_running
-    assert not list(scratch.iterdir())
-
-
-def test_cancel_before_the_process_is_there_is_a_cancel_too(
-    page: VerifyPage, qtbot: QtBot, tmp_path: Path, scratch: Path
-) -> None:
-    """While the interpreter is still being probed."""
-    recipe_in(tmp_path)
-    page.set_recipe(RECIPE, tmp_path, sys.executable, "words.toml")
-    page.run()
-    page.cancel()
-    assert state_of(page) == "ready"
-    qtbot.waitUntil(lambda: not page.process.is_running, timeout=60_000)
-    assert state_of(page) == "ready"
-    assert not list(scratch.iterdir())
-
-
-def test_a_task_that_fails_is_a_sentence_with_its_place(
-    page: VerifyPage, qtbot: QtBot, tmp_path: Path
-) -> None:
-    """And a button to try again."""
-    recipe_in(tmp_path, "raise ValueError('my slip')")
-    page.set_recipe(RECIPE, tmp_path, sys.executable, "words.toml")
-    with qtbot.waitSignal(page.process.failed, timeout=60_000):
-        page.run()
-    assert state_of(page) == "failed"
-    assert "my slip" in page.why.text()
-    assert "page_task.py" in page.why.text()
-    assert page.retry.isVisible()
-
-
 def test_an_interpreter_that_cannot_be_used_is_a_sentence(
     page: VerifyPage, qtbot: QtBot, tmp_path: Path
 ) -> None:
@@ -279,19 +186,6 @@ def test_an_interpreter_that_cannot_be_used_is_a_sentence(
         page.run()
     assert state_of(page) == "failed"
     assert "no-python" in page.why.text()
-
-
-def test_a_window_that_closes_ends_the_check(qtbot: QtBot, tmp_path: Path, scratch: Path) -> None:
-    """No process and no folder outlive it."""
-    recipe_in(tmp_path, "time.sleep(1000)")
-    page = VerifyPage()
-    qtbot.addWidget(page)
-    page.set_recipe(RECIPE, tmp_path, sys.executable, "words.toml")
-    page.run()
-    qtbot.waitUntil(lambda: "large batch" in page.doing.text(), timeout=60_000)
-    page.close_down()
-    assert not page.process.is_running
-    assert not list(scratch.iterdir())
 
 
 def test_another_recipe_takes_the_place_of_the_certificate(page: VerifyPage, tmp_path: Path) -> None:
