@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from trainer_backend.integrations.counting import AnyWindow
+from trainer_backend.integrations.libraries import BorrowedMethods
 from trainer_backend.integrations.recorder import Recorder
 
 
@@ -24,8 +25,8 @@ def watch_accelerate(
     `micro_batch_size`: samples a micro-batch, which the Accelerator does not know.
     """
     watcher = AccelerateWatcher(accelerator, micro_batch_size, name, parent)
-    accelerator.accumulate = watcher.watched_accumulate(accelerator.accumulate)
-    accelerator.backward = watcher.watched_backward(accelerator.backward)
+    watcher.borrowed.replace(accelerator, "accumulate", watcher.watched_accumulate)
+    watcher.borrowed.replace(accelerator, "backward", watcher.watched_backward)
     return watcher
 
 
@@ -42,6 +43,7 @@ class AccelerateWatcher:
         self._accelerator = accelerator
         self._size = size
         self._losses: list[Any] = []
+        self.borrowed = BorrowedMethods()
         self.recorder = Recorder(
             name,
             micro_batch_size=size,
@@ -58,7 +60,8 @@ class AccelerateWatcher:
         return self.recorder.stop_asked
 
     def close(self) -> None:
-        """End the run."""
+        """End the run, and give the Accelerator its own methods back."""
+        self.borrowed.give_back()
         self.recorder.close()
 
     def __enter__(self) -> Self:
@@ -66,6 +69,7 @@ class AccelerateWatcher:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: object) -> None:
         del kind, where
+        self.borrowed.give_back()
         self.recorder.close(error=error)
 
     def watched_backward(self, backward: Callable[..., Any]) -> Callable[..., Any]:

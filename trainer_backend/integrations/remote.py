@@ -190,7 +190,8 @@ class Remote:
                 value=command.steps,
             )
             return
-        if command.learning_rate_rule != "none" or command.scale_beta2 or command.scale_weight_decay:
+        companions = command.scale_beta2 or command.scale_weight_decay or command.scale_ema
+        if command.learning_rate_rule != "none" or companions:
             self._refuse(command, "library-decides", companions=True)
             return
         done = self._done + (self.steps if self._in_window else 0)

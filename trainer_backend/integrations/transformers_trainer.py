@@ -11,6 +11,7 @@ import transformers
 from transformers.trainer_utils import has_length
 
 from trainer_backend.integrations.counting import CountedModulo
+from trainer_backend.integrations.libraries import BorrowedMethods
 from trainer_backend.integrations.recorder import Recorder
 
 IGNORED: Final = -100
@@ -18,11 +19,11 @@ IGNORED: Final = -100
 
 
 def watch_transformers(trainer: Any, *, name: str = "", parent: Path | None = None) -> Watcher:  # noqa: ANN401
-    """Watch a Trainer; the run starts and ends with `trainer.train()`."""
+    """Watch a Trainer for one `trainer.train()`, which is the run; afterwards the Trainer is as before."""
     watcher = Watcher(trainer, name or trainer.args.run_name or "transformers", parent)
     trainer.add_callback(watcher)
-    trainer.training_step = watcher.watched_step(trainer.training_step)
-    trainer.train = watcher.watched_train(trainer.train)
+    watcher.borrowed.replace(trainer, "training_step", watcher.watched_step)
+    watcher.borrowed.replace(trainer, "train", watcher.watched_train)
     return watcher
 
 
@@ -34,17 +35,20 @@ class Watcher(transformers.TrainerCallback):  # type: ignore[misc]  # the librar
         self._name = name
         self._parent = parent
         self._learning_rate = 0.0
+        self.borrowed = BorrowedMethods()
         self.recorder: Recorder | None = None
 
     def close(self) -> None:
-        """End the run, where `train()` has not."""
+        """End the run, where `train()` has not, and give the Trainer back as it was."""
+        self.borrowed.give_back()
+        self._trainer.remove_callback(self)
         if self.recorder is not None:
             self.recorder.close()
 
     # ------------------------------------------------------------------------- wrappers
 
     def watched_train(self, train: Callable[..., Any]) -> Callable[..., Any]:
-        """`train` that ends the run whatever happens."""
+        """`train` that ends the run and gives the Trainer back as it was, whatever happens."""
 
         @functools.wraps(train)
         def watched(*args: Any, **options: Any) -> Any:  # noqa: ANN401 - the library's own
@@ -54,6 +58,8 @@ class Watcher(transformers.TrainerCallback):  # type: ignore[misc]  # the librar
                 if self.recorder is not None:
                     self.recorder.close(error=error)
                 raise
+            finally:
+                self.close()
 
         return watched
 

@@ -55,7 +55,7 @@ _CLIP_EPSILON: Final = 2e-6
 ReportProgress = Callable[[VerifyProgress], None]
 
 
-class Window(msgspec.Struct, frozen=True):
+class PlannedWindow(msgspec.Struct, frozen=True):
     """One window of the plan."""
 
     steps: int
@@ -67,7 +67,7 @@ class Window(msgspec.Struct, frozen=True):
 class Judged(msgspec.Struct, frozen=True):
     """A comparison with what diagnosis needs besides."""
 
-    window: Window
+    window: PlannedWindow
     comparison: Comparison
     seen: Seen
     clip: float
@@ -159,7 +159,7 @@ def _check(reference: Reference) -> None:
         )
 
 
-def plan(reference: Reference, steps: Sequence[int]) -> Iterator[Window]:
+def plan(reference: Reference, steps: Sequence[int]) -> Iterator[PlannedWindow]:
     """The windows to run: every cut in the reference precision, equal and ragged parts in the run's own."""
     subject, total, best = reference.subject, reference.total, reference.precision
     usable, not_usable = partitions.usable_steps(total, steps, subject.smallest)
@@ -171,27 +171,27 @@ def plan(reference: Reference, steps: Sequence[int]) -> Iterator[Window]:
             f"{total} samples cannot be cut in {min(steps)} micro-batches of at least {subject.smallest} "
             "each. Take more samples (--samples)."
         )
-    yield Window(1, "one", (total,), best)
+    yield PlannedWindow(1, "one", (total,), best)
     for number in usable:
         equal = partitions.equal(total, number)
         uneven = _uneven(reference, number)
-        yield Window(number, "equal", equal, best)
+        yield PlannedWindow(number, "equal", equal, best)
         if uneven != equal:
-            yield Window(number, "ragged", uneven, best)
+            yield PlannedWindow(number, "ragged", uneven, best)
     most, fewest = usable[-1], usable[0]
-    yield Window(most, "tail", partitions.tail(total, most), best)
-    yield Window(most, "clip", partitions.equal(total, most), best)
+    yield PlannedWindow(most, "tail", partitions.tail(total, most), best)
+    yield PlannedWindow(most, "clip", partitions.equal(total, most), best)
     halves = partitions.equal(total, fewest)
     can_be_halved = all(size == halves[0] and size % 2 == 0 for size in halves)
     if can_be_halved and halves[0] >= 2 * subject.smallest and _splits(reference, halves):
-        yield Window(fewest, "out-of-memory", halves, best)
+        yield PlannedWindow(fewest, "out-of-memory", halves, best)
     own = subject.precision
     if own != best:
-        yield Window(1, "one", (total,), own)
+        yield PlannedWindow(1, "one", (total,), own)
         for number in usable:
             uneven = _uneven(reference, number)
             is_equal = uneven == partitions.equal(total, number)
-            yield Window(number, "equal" if is_equal else "ragged", uneven, own)
+            yield PlannedWindow(number, "equal" if is_equal else "ragged", uneven, own)
 
 
 def _uneven(reference: Reference, steps: int) -> tuple[int, ...]:
@@ -211,7 +211,7 @@ def _splits(reference: Reference, sizes: Sequence[int]) -> bool:
     return True
 
 
-def _judge(reference: Reference, window: Window, engine: MakeEngine) -> Judged:
+def _judge(reference: Reference, window: PlannedWindow, engine: MakeEngine) -> Judged:
     """Run one window, and hold what the optimizer got against both truths.
 
     Where it is the large batch's gradient, and so are the numbers beside it, the task's own sums over
@@ -232,7 +232,7 @@ def _judge(reference: Reference, window: Window, engine: MakeEngine) -> Judged:
     )
 
 
-def _run(reference: Reference, window: Window, engine: MakeEngine, norm: float) -> Seen:
+def _run(reference: Reference, window: PlannedWindow, engine: MakeEngine, norm: float) -> Seen:
     return run_window(
         engine, reference.subject, reference.parts(window.sizes, window.precision), window.precision,
         steps=window.steps, before=decoys(reference, window),
@@ -243,7 +243,7 @@ def _run(reference: Reference, window: Window, engine: MakeEngine, norm: float) 
 
 def _against(
     reference: Reference,
-    window: Window,
+    window: PlannedWindow,
     seen: Seen,
     plain: PlainPass,
     definition: Gradient,
@@ -289,7 +289,7 @@ def _against(
     return Judged(window, comparison, seen, clip)
 
 
-def decoys(reference: Reference, window: Window) -> list[object]:
+def decoys(reference: Reference, window: PlannedWindow) -> list[object]:
     """A window of other samples before the one that counts, of another number of micro-batches."""
     subject = reference.subject
     many = len(subject.decoys)
@@ -397,7 +397,7 @@ def _invariance(reference: Reference, engine: MakeEngine, steps: int) -> list[Ju
             gradient_norm=seen.gradient_norm, faults=faults, worst_layers=worst(other, limits, other.norm),
             duration_s=seen.duration_s,
         )  # fmt: skip
-        judged.append(Judged(Window(steps, fold, sizes, best), comparison, seen, 1.0))
+        judged.append(Judged(PlannedWindow(steps, fold, sizes, best), comparison, seen, 1.0))
     return judged
 
 

@@ -119,6 +119,16 @@ def test_a_plain_loop_stops_pauses_and_refuses() -> None:
     assert len(of(events, OptimizerStepMeasured)) == 1
 
 
+@pytest.mark.parametrize("companion", ["scale_beta2", "scale_weight_decay", "scale_ema"])
+def test_a_loop_of_ones_own_refuses_companions_of_n_that_it_cannot_scale(companion: str) -> None:
+    """A library's optimizer and averages are its own: half of what was asked for is never done silently."""
+    with Recorder("plain", micro_batch_size=1, accumulation_steps=2) as run:
+        refused = ask(run, SetAccumulation(steps=3, **{companion: True}))
+        assert isinstance(refused, CommandRefused)
+        assert (refused.code, refused.values) == ("library-decides", {"companions": True})
+        assert run.accumulation_steps == 2
+
+
 def test_an_exception_in_the_loop_is_how_the_run_failed() -> None:
     """With its words."""
 
@@ -139,6 +149,18 @@ def test_what_is_no_trainer_is_refused() -> None:
 
 
 # ------------------------------------------------------------------------------- accelerate
+
+
+def test_a_watched_accelerator_gets_its_own_methods_back() -> None:
+    """At the end of the `with`, and by close()."""
+    import accelerate
+
+    accelerator = accelerate.Accelerator(gradient_accumulation_steps=2, cpu=True)
+    with watch(accelerator, micro_batch_size=1):
+        assert {"accumulate", "backward"} <= vars(accelerator).keys()
+    assert not {"accumulate", "backward"} & vars(accelerator).keys()
+    watch(accelerator, micro_batch_size=1).close()
+    assert not {"accumulate", "backward"} & vars(accelerator).keys()
 
 
 def test_accelerate_takes_a_new_n_at_any_border_exactly() -> None:
@@ -323,6 +345,29 @@ def test_a_stop_ends_transformers_and_an_error_fails_the_run(tmp_path: Path) -> 
     with pytest.raises(TypeError):
         trainer.train()
     assert isinstance(events_of(watcher.recorder)[-1], RunFailed)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_after_training_a_watched_trainer_has_its_own_methods_and_callbacks_back(
+    tmp_path: Path, fails: bool
+) -> None:
+    """Whether it ended or failed, and also a method that the user had put there."""
+    trainer = make_trainer(tmp_path, max_steps=1)
+    kept = trainer.training_step
+    trainer.training_step = kept  # an attribute of this very object, as a user's own wrapper is
+    callbacks = list(trainer.callback_handler.callbacks)
+    watch(trainer)
+    assert trainer.training_step is not kept
+    assert "train" in vars(trainer)
+    if fails:
+        trainer.data_collator = None
+        with pytest.raises(TypeError):
+            trainer.train()
+    else:
+        trainer.train()
+    assert trainer.training_step is kept
+    assert "train" not in vars(trainer)
+    assert trainer.callback_handler.callbacks == callbacks
 
 
 # -------------------------------------------------------------------------------- Lightning
