@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gradacc_gui.store import RunState, RunStore
+from gradacc_gui.store import RunStore
 from gradacc_gui.store.columns import Track
 from trainer_backend.protocol import (
     DeviceSampled,
@@ -24,6 +24,7 @@ from trainer_backend.protocol import (
     OptimizerStepMeasured,
     RunStarted,
 )
+from trainer_backend.run_facts import RunState
 
 RECENT_WINDOWS: Final = 25
 """Windows whose median is the speed: enough to be calm, few enough to follow a changed N."""

@@ -221,6 +221,11 @@ class JournalReader:
         found = self.select(f"{self._kinds[kind]} WHERE seq<? ORDER BY seq DESC LIMIT 1", (before,))
         return found[0] if found else None
 
+    def newest_record(self, kind: type[Event], *, before: float = math.inf) -> Record | None:
+        """The newest event of one measurement, typed, among those before number `before`."""
+        row = self.newest(kind, before=before)
+        return None if row is None else Record(row[0], row[1], row[2], event_of(kind, row))
+
     def read_rollup(
         self, kind: type[Event], level: int, first_seq: int, last_seq: int
     ) -> list[tuple[Any, ...]]:

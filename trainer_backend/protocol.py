@@ -188,6 +188,8 @@ class RunStarted(Event, frozen=True, kw_only=True):
     """0, or the step of the checkpoint that this attempt goes on from."""
     from_samples: int
     from_tokens: int
+    settings: dict[str, Scalar] | None = None
+    """Everything in force for the first window, by the recipe's keys; None in older journals."""
 
 
 class CommandAccepted(Event, frozen=True, kw_only=True):
@@ -298,6 +300,8 @@ class RolledBack(Event, frozen=True, kw_only=True):
     to_step: int
     to_samples: int
     to_tokens: int
+    settings: dict[str, Scalar] | None = None
+    """Everything in force again, by the recipe's keys; None in older journals."""
 
 
 class ArtifactSaved(Event, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final, Literal, TypeAlias, assert_never
 
 import msgspec
@@ -166,9 +167,16 @@ def with_value(settings: Settings, key: str, value: Scalar) -> Settings:
 
 
 def with_values(settings: Settings, values: Mapping[str, Scalar]) -> Settings:
-    """Settings by the recipe's keys, as facts tell them; keys that are no setting here are left out."""
-    told = {FIELDS[key]: value for key, value in values.items() if key in FIELDS}
-    return msgspec.convert(msgspec.structs.asdict(settings) | told, Settings, strict=False)
+    """Settings by the recipe's keys, as facts tell them.
+
+    What is no setting here, or no value of it here, a newer version wrote: it is left out.
+    """
+    for key, value in values.items():
+        if key in FIELDS:
+            told = msgspec.structs.asdict(settings) | {FIELDS[key]: value}
+            with suppress(msgspec.ValidationError):
+                settings = msgspec.convert(told, Settings, strict=False)
+    return settings
 
 
 def differences(before: Settings, after: Settings) -> dict[str, tuple[Scalar, Scalar]]:

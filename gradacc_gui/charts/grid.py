@@ -15,7 +15,7 @@ from gradacc_gui.charts.lane import ViewSettings
 from gradacc_gui.charts.overlay import Overlay
 from gradacc_gui.charts.specs import Chart, charts_for
 from gradacc_gui.charts.x_range import XRange
-from gradacc_gui.store import Axis, RunState, RunStore, View
+from gradacc_gui.store import Axis, RunStore, View
 from gradacc_gui.theme import current_theme, space
 from gradacc_gui.words import is_about_readings, phase, tr, warning
 from trainer_backend.protocol import (
@@ -26,6 +26,7 @@ from trainer_backend.protocol import (
     OptimizerStepMeasured,
     Warned,
 )
+from trainer_backend.run_facts import RunState
 
 ONE_COLUMN_PX: Final = 640
 THREE_COLUMNS_PX: Final = 1500
@@ -271,7 +272,7 @@ class ChartGrid(QWidget):
                 return tr("The trainer has not started yet.")
             case RunState.LOADING:
                 return phase(store.phase) if store.phase else tr("Starting…")
-            case RunState.RUNNING | RunState.PAUSED | RunState.STOPPING:
+            case RunState.RUNNING | RunState.PAUSING | RunState.PAUSED | RunState.STOPPING:
                 if MicroBatchMeasured in card.kinds:
                     return tr("Waiting for the first micro-batch…")
                 if OptimizerStepMeasured in card.kinds:

@@ -7,13 +7,12 @@ import argparse
 import csv
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, get_args, get_origin, get_type_hints
 
 from gradacc_gui.commands.published_lines import published_and_here
-from gradacc_gui.commands.superseding import borders, is_superseded
 from gradacc_gui.session.following import slices
 from gradacc_gui.session.runs import open_journal
 from trainer_backend.errors import UsageError
@@ -21,6 +20,7 @@ from trainer_backend.journal import columns
 from trainer_backend.protocol import Event, plain
 from trainer_backend.published import Difference
 from trainer_backend.run_directory import find_run
+from trainer_backend.run_facts import RunFacts
 
 FACT_COLUMNS = ("seq", "attempt", "at", "type", "body")
 TableSource: TypeAlias = type[Event] | type[Difference] | None
@@ -48,7 +48,7 @@ def export(arguments: argparse.Namespace) -> int:
     make = _Csv if arguments.format == "csv" else _parquet()
     with open_journal(run) as reader, ExitStack() as stack:
         folder.mkdir(parents=True, exist_ok=True)
-        went_back = borders(reader)
+        so_now = RunFacts().take_all(reader.facts())
         tables: dict[str, _Table] = {}
 
         def table(name: str, kind: TableSource) -> _Table:
@@ -59,7 +59,7 @@ def export(arguments: argparse.Namespace) -> int:
 
         for found in slices(reader):
             for kind, rows in found.rows.items():
-                table(kind.__name__, kind).write([(*row, _superseded(kind, row, went_back)) for row in rows])
+                table(kind.__name__, kind).write([(*row, _superseded(kind, row, so_now)) for row in rows])
             if found.facts:
                 table("facts", None).write(
                     [
@@ -80,11 +80,11 @@ def export(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _superseded(kind: type[Event], row: Sequence[Any], went_back: Iterable[tuple[int, int]]) -> int:
+def _superseded(kind: type[Event], row: Sequence[Any], so_now: RunFacts) -> int:
     names = columns(kind)
     if "step" not in names:
         return 0
-    return int(is_superseded(row[0], row[names.index("step")], went_back))
+    return int(so_now.is_superseded(row[0], row[names.index("step")]))
 
 
 def _published(entry: Difference) -> tuple[str | int, ...]:

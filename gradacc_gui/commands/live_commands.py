@@ -12,19 +12,15 @@ from gradacc_gui import words
 from gradacc_gui.person import person
 from gradacc_gui.session.following import NoAnswerError, ask
 from gradacc_gui.session.runs import open_journal
-from trainer_backend.config import RunConfig
 from trainer_backend.config_check import check_value, fields, section_types
 from trainer_backend.errors import UsageError
-from trainer_backend.journal import columns
 from trainer_backend.protocol import (
     AnyCommand,
     CommandAccepted,
     CommandRefused,
-    OptimizerStepMeasured,
     Pause,
     Record,
     RollBack,
-    RunStarted,
     SaveCheckpoint,
     SetAccumulation,
     SetLearningRate,
@@ -35,6 +31,8 @@ from trainer_backend.protocol import (
 )
 from trainer_backend.recipe import load_recipe, parse_setting
 from trainer_backend.run_directory import RunDirectory, find_run
+from trainer_backend.run_facts import RunFacts
+from trainer_backend.settings import Settings, settings_of
 
 KEYS: Final = {
     "gradient_accumulation_steps": "accumulation",
@@ -118,31 +116,28 @@ def _accumulation(steps: int, arguments: argparse.Namespace) -> SetAccumulation:
 
 
 def _steps_for(run: RunDirectory, effective_batch: int) -> int:
-    """N for an effective batch, at the micro-batch size that the run has now."""
-    one = _samples_a_round(run)
-    if effective_batch % one:
+    """N for an effective batch, at the micro-batch size that is in force."""
+    settings = _in_force(run)
+    steps = settings.steps_for(effective_batch)
+    if steps is None:
+        one = settings.samples_a_round
         lower, upper = effective_batch // one * one, -(-effective_batch // one) * one
         message = (
             f"accumulation.effective_batch_size = {effective_batch} is not a multiple of"
             f" micro-batch size x devices = {one}. Try {f'{lower} or ' if lower else ''}{upper}."
         )
         raise UsageError(message)
-    return effective_batch // one
+    return steps
 
 
-def _samples_a_round(run: RunDirectory) -> int:
-    """micro-batch size x devices, as it is now."""
-    config: RunConfig = load_recipe(run.recipe_path).config
-    size, world = config.accumulation.micro_batch_size, config.run.devices
+def _in_force(run: RunDirectory) -> Settings:
+    """What the run's facts say; what its recipe asks for where no attempt has begun."""
+    asked = settings_of(load_recipe(run.recipe_path).config)
+    so_now = RunFacts(asked)
     if run.journal_path.is_file():
         with open_journal(run) as reader:
-            started = reader.newest_fact(RunStarted)
-            row = reader.newest(OptimizerStepMeasured)
-        if started is not None and isinstance(started.event, RunStarted):
-            size, world = started.event.micro_batch_size, started.event.world_size
-        if row is not None:
-            size = row[columns(OptimizerStepMeasured).index("micro_batch_size")]
-    return size * world
+            so_now.take_all(reader.facts())
+    return so_now.settings or asked
 
 
 def _ask(run: RunDirectory, command: AnyCommand, arguments: argparse.Namespace) -> int:

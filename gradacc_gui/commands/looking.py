@@ -12,10 +12,11 @@ from typing import Any
 from gradacc_gui import words
 from gradacc_gui.commands.published_lines import published_and_here
 from gradacc_gui.session.following import POLL_S, Follower, slices
-from gradacc_gui.session.runs import RunState, RunSummary, list_runs, open_journal, seal_ended, summarise
+from gradacc_gui.session.runs import RunSummary, list_runs, open_journal, seal_ended, summarise
 from trainer_backend.protocol import FACTS, Record, plain, record_json
 from trainer_backend.published import lines
 from trainer_backend.run_directory import RunDirectory, find_run
+from trainer_backend.run_facts import RunState
 
 
 def runs(arguments: argparse.Namespace) -> int:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from gradacc_gui.commands.superseding import borders, is_superseded
 from gradacc_gui.run.as_run import published_beside
-from gradacc_gui.run.in_force import InForce
 from trainer_backend.errors import UsageError
 from trainer_backend.journal_reader import JournalReader
-from trainer_backend.journal_rows import event_of
 from trainer_backend.protocol import EvaluationMeasured
 from trainer_backend.published import Difference
 from trainer_backend.recipe import load_recipe
 from trainer_backend.run_directory import RunDirectory
+from trainer_backend.run_facts import RunFacts
+from trainer_backend.settings import settings_of
 
 
 def published_and_here(run: RunDirectory, reader: JournalReader) -> tuple[str, list[Difference]]:
@@ -20,19 +19,17 @@ def published_and_here(run: RunDirectory, reader: JournalReader) -> tuple[str, l
         config = load_recipe(run.recipe_path).config
     except UsageError:  # the journal can still be told
         return "", []
-    in_force = InForce(config)
-    in_force.take(reader.facts())
-    return config.published.source, published_beside(config, in_force.settings, _newest_evaluation(reader))
+    so_now = RunFacts(settings_of(config)).take_all(reader.facts())
+    measured = _newest_evaluation(reader, so_now)
+    return config.published.source, published_beside(config, so_now.settings, measured)
 
 
-def _newest_evaluation(reader: JournalReader) -> EvaluationMeasured | None:
+def _newest_evaluation(reader: JournalReader, so_now: RunFacts) -> EvaluationMeasured | None:
     """The newest that no later attempt and no roll-back went behind."""
-    went_back = borders(reader)
-    row = reader.newest(EvaluationMeasured)
-    while row is not None:
-        event = event_of(EvaluationMeasured, row)
-        assert isinstance(event, EvaluationMeasured)
-        if not is_superseded(row[0], event.step, went_back):
-            return event
-        row = reader.newest(EvaluationMeasured, before=row[0])
+    record = reader.newest_record(EvaluationMeasured)
+    while record is not None:
+        assert isinstance(record.event, EvaluationMeasured)
+        if not so_now.is_superseded(record.seq, record.event.step):
+            return record.event
+        record = reader.newest_record(EvaluationMeasured, before=record.seq)
     return None

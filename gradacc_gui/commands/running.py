@@ -21,7 +21,7 @@ from gradacc_gui.person import person
 from gradacc_gui.session.awake import Awake
 from gradacc_gui.session.following import POLL_S, Follower, ask, head
 from gradacc_gui.session.launch import Died, Launch, new_run, start
-from gradacc_gui.session.runs import RunState, delete_run, summarise
+from gradacc_gui.session.runs import delete_run, summarise
 from gradacc_gui.session.stopping import Act, Ladder, Rung, perform
 from trainer_backend.config_check import alternatives
 from trainer_backend.errors import GradaccError, RunDirectoryError, UsageError
@@ -29,6 +29,7 @@ from trainer_backend.journal import JournalReader
 from trainer_backend.protocol import CommandAccepted, CommandRefused, Resume, RunFailed, RunStarted
 from trainer_backend.recipe import parse_setting, read_document, recipe_from_document, set_value
 from trainer_backend.run_directory import RunDirectory, find_run
+from trainer_backend.run_facts import RunState
 from trainer_backend.wholeness import check_whole, has_checkpoints
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ class _Watch:
                 self._perform(Act.ASK)
 
     def _outcome(self, died: Died) -> int:
-        ended = self._follower.ended
+        ended = self._follower.facts.ended
         refused = died.exit_code == UsageError.exit_code
         if isinstance(ended, RunFailed):
             if self._as_json:

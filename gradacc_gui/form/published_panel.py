@@ -9,17 +9,12 @@ from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QLabel, QVBoxLayout, QWidget
 
 from gradacc_gui.form.editors import ComboBox, TableEdit, set_names
-from gradacc_gui.recipe.published_rules import (
-    RULES,
-    PublishedRule,
-    effective_batch_of,
-    learning_rate_of,
-    scaled,
-)
+from gradacc_gui.recipe.published_rules import RULES, effective_batch_of, learning_rate_of, scaled
 from gradacc_gui.theme import set_role, space
 from gradacc_gui.widgets.parts import button, label, put
 from gradacc_gui.words import tr
 from trainer_backend.published import Difference, number_text
+from trainer_backend.settings import Rule
 
 EXAMPLE = """source = "Author 2025, table 3"
 [accumulation]
@@ -162,7 +157,7 @@ class PublishedPanel(QFrame):
     def _rate(self) -> float | None:
         if self._kappa is None or self._published_rate is None:
             return None
-        rule: PublishedRule = "linear"
+        rule: Rule = "linear"
         for name in RULES:
             if name == self.rule.text():
                 rule = name

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
-PublishedRule: TypeAlias = Literal["none", "sqrt", "linear"]
-RULES: Final[Mapping[PublishedRule, str]] = {
+from trainer_backend.settings import Rule, learning_rate_after
+
+RULES: Final[Mapping[Rule, str]] = {
     "linear": "linear: × κ",
     "sqrt": "square root: × √κ",
     "none": "none: as published",
@@ -44,7 +45,6 @@ def _positive(value: Any) -> float | None:  # noqa: ANN401 - plain data
     return value if fits else None
 
 
-def scaled(learning_rate: float, kappa: float, rule: PublishedRule) -> float:
+def scaled(learning_rate: float, kappa: float, rule: Rule) -> float:
     """A learning rate carried to an effective batch κ times as large; four significant figures."""
-    factor = {"none": 1.0, "sqrt": math.sqrt(kappa), "linear": kappa}[rule]
-    return float(f"{learning_rate * factor:.4g}")
+    return float(f"{learning_rate_after(learning_rate, kappa, rule):.4g}")

@@ -14,17 +14,11 @@ import msgspec
 from gradacc_gui import words
 from gradacc_gui.words import tr
 from trainer_backend.protocol import (
-    AccumulationChanged,
     AnyCommand,
-    CheckpointSaved,
     CommandAccepted,
     CommandRefused,
     Event,
-    Paused,
     Record,
-    Resumed,
-    RolledBack,
-    SettingChanged,
     Warned,
 )
 
@@ -77,14 +71,11 @@ class Asks:
                 ask = msgspec.structs.replace(ask, answer="refused", why=words.warning(event))
             case CommandRefused():
                 ask = msgspec.structs.replace(ask, answer="refused", why=words.refusal(event))
-            case AccumulationChanged() | SettingChanged():
-                ask = msgspec.structs.replace(ask, answer="done", step=event.step)
-            case Paused() | Resumed() | CheckpointSaved():
-                ask = msgspec.structs.replace(ask, answer="done", step=event.step)
-            case RolledBack():
-                ask = msgspec.structs.replace(ask, answer="done", step=event.to_step)
-            case _:
-                return False
+            case CommandAccepted():
+                return False  # its effect was told before, or it was answered twice
+            case _:  # any other fact that names a command is its effect
+                step = getattr(event, "to_step", None) or getattr(event, "step", None)
+                ask = msgspec.structs.replace(ask, answer="done", step=step)
         self._asks[ask.command.id] = ask
         return True
 

@@ -13,12 +13,10 @@ import msgspec
 
 from gradacc_gui.person import person
 from gradacc_gui.run.asks import Asks
-from gradacc_gui.run.header_state import RunStateName
-from gradacc_gui.run.in_force import InForce
 from gradacc_gui.session.launch import Died, Launch
 from gradacc_gui.session.runs import died_unseen
 from gradacc_gui.session.stopping import Act, Ladder, Rung, perform
-from gradacc_gui.store import RunState, RunStore
+from gradacc_gui.store import RunStore
 from trainer_backend.config import RunConfig
 from trainer_backend.config_check import check
 from trainer_backend.errors import RunDirectoryError
@@ -32,9 +30,10 @@ from trainer_backend.protocol import (
     Stop,
 )
 from trainer_backend.run_directory import RunDirectory
+from trainer_backend.run_facts import RunState
+from trainer_backend.settings import Settings, settings_of
 
 LOOK_EVERY_S: Final = 1.0
-STOPPABLE: Final = (RunState.LOADING, RunState.RUNNING, RunState.PAUSED, RunState.STOPPING)
 
 
 class Attachment:
@@ -45,12 +44,11 @@ class Attachment:
         self.launch = launch
         self._ending: list[Launch] = []
         """Trainers of earlier attempts that have said their last and may not have exited yet."""
-        self.store = RunStore(run)
+        self.config = _config_of(run)
+        self.store = RunStore(run, None if self.config is None else settings_of(self.config))
         self.asks = Asks()
         self.ladder = Ladder()
         self.asked_by = person()
-        self.config = _config_of(run)
-        self.in_force = InForce(self.config)
         self.problem = ""
         """Why a command could not be sent, as a sentence."""
         self._facts_taken = 0
@@ -64,12 +62,11 @@ class Attachment:
         new = self.store.facts[self._facts_taken :]
         self._facts_taken += len(new)
         if new:
-            self.in_force.take(new)
             self.asks.apply(new)
         self._ending = [launch for launch in self._ending if launch.poll() is None]
         self._climb()
         self._look_for_a_silent_end()
-        if self.state in ("interrupted", "failed", "stopped", "finished"):
+        if self.state.is_over:
             self.asks.abandon()
         return new
 
@@ -88,21 +85,32 @@ class Attachment:
         return None if self.launch is None else self.launch.poll()
 
     @property
-    def state(self) -> RunStateName:
+    def state(self) -> RunState:
         """The run's state, with what this window knows besides its facts."""
         known = self.store.state
         if self._is_launching():
-            return "loading"
-        if known in STOPPABLE and self.store.alive and self.ladder.rung not in (Rung.RUNNING, Rung.ENDED):
-            return "stopping"
+            return RunState.LOADING
+        if known.is_alive and self.store.alive and self.ladder.rung not in (Rung.RUNNING, Rung.ENDED):
+            return RunState.STOPPING
         if known is RunState.PENDING and self.died is not None:
-            return "failed"
+            return RunState.FAILED
         if known is RunState.PENDING and self._died_unseen:
-            return "interrupted"
+            return RunState.INTERRUPTED
         if known is RunState.RUNNING:
             pause = self.asks.newest(Pause)
-            return "pausing" if pause is not None and pause.is_open else "running"
-        return _NAMES[known]
+            return RunState.PAUSING if pause is not None and pause.is_open else RunState.RUNNING
+        return known
+
+    @property
+    def settings(self) -> Settings | None:
+        """What is in force; None until an attempt is ready to train."""
+        return self.store.so_now.settings
+
+    @property
+    def checkpoints(self) -> list[int]:
+        """Steps of the checkpoints that should still be on disk, oldest first."""
+        keep = None if self.config is None else self.config.checkpoint.keep
+        return self.store.so_now.checkpoints(keep)
 
     def _look_for_a_silent_end(self) -> None:
         """Whether a trainer that another window started died before it wrote anything."""
@@ -130,7 +138,7 @@ class Attachment:
     @property
     def is_live(self) -> bool:
         """Whether a trainer is there to answer."""
-        return self.store.alive and self.store.state in (RunState.RUNNING, RunState.PAUSED, RunState.STOPPING)
+        return self.store.alive and self.store.state.is_live
 
     @property
     def failure(self) -> RunFailed | None:
@@ -142,7 +150,7 @@ class Attachment:
     def good_step(self) -> int | None:
         """The step of the last good checkpoint; None when there is none."""
         told = self.failure.values.get("checkpoint_step") if self.failure is not None else None
-        steps = self.in_force.checkpoints
+        steps = self.checkpoints
         return told if isinstance(told, int) else steps[-1] if steps else None
 
     # ------------------------------------------------------------------ what is asked of it
@@ -199,19 +207,6 @@ class Attachment:
         self._ending += [] if self.launch is None else [self.launch]
         self.launch = launch
         self.ladder = Ladder()
-
-
-_NAMES: Final[dict[RunState, RunStateName]] = {
-    RunState.PENDING: "pending",
-    RunState.LOADING: "loading",
-    RunState.RUNNING: "running",
-    RunState.PAUSED: "paused",
-    RunState.STOPPING: "stopping",
-    RunState.FINISHED: "finished",
-    RunState.STOPPED: "stopped",
-    RunState.FAILED: "failed",
-    RunState.INTERRUPTED: "interrupted",
-}
 
 
 def _config_of(run: RunDirectory) -> RunConfig | None:

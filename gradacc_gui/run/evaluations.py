@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
 
 import msgspec
 
 from gradacc_gui.store import RunStore
-from trainer_backend.protocol import ArtifactSaved, EvaluationMeasured, Record, RolledBack, RunStarted
-
-MATTERS: Final = (ArtifactSaved, RolledBack, RunStarted)
+from trainer_backend.protocol import ArtifactSaved, EvaluationMeasured, Record
 
 
 class StepResults(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +29,8 @@ class Evaluations:
         self._store = store
         self._facts_taken = 0
         self._rows_until = 0
+        self._stands = 0
+        """How often an attempt began or the run went back, which supersedes what was made after it."""
         self._records: list[Record] = []
 
     def take(self) -> bool:
@@ -43,7 +42,8 @@ class Evaluations:
         self._rows_until = last
         made = [record for record in new if isinstance(record.event, ArtifactSaved)]
         self._records.extend(sorted([*rows, *made], key=lambda record: record.seq))
-        return bool(rows) or any(isinstance(record.event, MATTERS) for record in new)
+        before, self._stands = self._stands, len(self._store.so_now.stands)
+        return bool(rows) or bool(made) or self._stands != before
 
     def visible(self) -> list[StepResults]:
         """Oldest first. A step that was evaluated again shows what is newest of each file."""

@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 import msgspec
 
 from gradacc_gui.run.numbers import count
 from gradacc_gui.words import tr
+from trainer_backend.run_facts import RunState
 
-RunStateName: TypeAlias = Literal[
-    "none",
-    "pending",
-    "loading",
-    "running",
-    "pausing",
-    "paused",
-    "stopping",
-    "finished",
-    "stopped",
-    "failed",
-    "interrupted",
-]
-STATE_WORDS: Final[dict[RunStateName, tuple[str, str]]] = {
-    "none": ("No run", "muted"),
-    "pending": ("Not started", "muted"),
-    "loading": ("Loading", "accent"),
-    "running": ("Running", "ok"),
-    "pausing": ("Pausing", "warning"),
-    "paused": ("Paused", "warning"),
-    "stopping": ("Stopping", "warning"),
-    "finished": ("Finished", "accent"),
-    "stopped": ("Stopped", "muted"),
-    "failed": ("Failed", "bad"),
-    "interrupted": ("Interrupted", "warning"),
+STATE_WORDS: Final[dict[RunState | None, tuple[str, str]]] = {
+    None: ("No run", "muted"),
+    RunState.PENDING: ("Not started", "muted"),
+    RunState.LOADING: ("Loading", "accent"),
+    RunState.RUNNING: ("Running", "ok"),
+    RunState.PAUSING: ("Pausing", "warning"),
+    RunState.PAUSED: ("Paused", "warning"),
+    RunState.STOPPING: ("Stopping", "warning"),
+    RunState.FINISHED: ("Finished", "accent"),
+    RunState.STOPPED: ("Stopped", "muted"),
+    RunState.FAILED: ("Failed", "bad"),
+    RunState.INTERRUPTED: ("Interrupted", "warning"),
+    RunState.DAMAGED: ("Damaged", "bad"),
 }
-"""A state's word, and the token of its colour."""
+"""A state's word, and the token of its colour; None: no run is shown."""
 
 
 class HeaderState(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +33,7 @@ class HeaderState(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     detail: str = ""
     """Precision, optimizer, schedule, start."""
-    state: RunStateName = "none"
+    state: RunState | None = None
     micro_batch_size: int | None = None
     accumulation_steps: int | None = None
     world_size: int | None = None
@@ -67,7 +56,7 @@ def strip_words(state: HeaderState) -> str:
     """What the strip shows, in words: "micro-batch 5 of 8 in this step"."""
     if not state.window_cells or state.doing:
         return state.doing
-    if state.state in ("running", "pausing", "stopping"):
+    if state.state in (RunState.RUNNING, RunState.PAUSING, RunState.STOPPING):
         at = min(state.window_done + 1, state.window_cells)
         return tr("micro-batch {at} of {cells} in this step").format(
             at=count(at), cells=count(state.window_cells)

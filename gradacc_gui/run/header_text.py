@@ -13,7 +13,8 @@ from gradacc_gui.run.attachment import Attachment
 from gradacc_gui.run.header_state import HeaderState
 from gradacc_gui.run.numbers import day_and_time, left_s
 from gradacc_gui.words import tr
-from trainer_backend.protocol import MicroBatchMeasured, OptimizerStepMeasured, RunStarted
+from trainer_backend.protocol import MicroBatchMeasured, OptimizerStepMeasured
+from trainer_backend.run_facts import RunState
 
 NAMES = {"adamw": "AdamW", "sgd": "SGD"}
 BUSY = ("evaluating", "saving", "compiling")
@@ -25,7 +26,9 @@ def header_of(run: Attachment, *, now: float | None = None) -> HeaderState:
     told = headline(run.store, time.time() if now is None else now)
     state, strip, speed = run.state, told.strip, told.speed
     progress = progress_with_epochs(run, told)
-    left = seconds_left(progress.samples_left, speed) if state in ("running", "pausing") else None
+    left = (
+        seconds_left(progress.samples_left, speed) if state in (RunState.RUNNING, RunState.PAUSING) else None
+    )
     asked = asked_factors(run)
     return HeaderState(
         name=run_name(run),
@@ -41,7 +44,7 @@ def header_of(run: Attachment, *, now: float | None = None) -> HeaderState:
         samples_per_s=speed.samples_per_s if speed is not None else None,
         tokens_per_s=speed.tokens_per_s if speed is not None else None,
         elapsed_s=told.elapsed_s if run.store.attempt else None,
-        doing=words.phase(run.store.phase) if state == "running" and run.store.phase in BUSY else "",
+        doing=words.phase(run.store.phase) if state is RunState.RUNNING and run.store.phase in BUSY else "",
         left=tr("{time} left").format(time=left_s(left)) if left is not None else "",
     )
 
@@ -84,15 +87,10 @@ def detail(run: Attachment) -> str:
         parts.append(started.precision)
     if config is not None:
         parts += [NAMES.get(config.optimizer.name, config.optimizer.name), config.schedule.kind]
-    if (first := first_start(run)) is not None:
+    if (first := run.store.so_now.first_started_at) is not None:
         parts.append(tr("since {when}").format(when=day_and_time(first)))
-    if run.state in ("running", "paused"):
+    if run.state in (RunState.RUNNING, RunState.PAUSED):
         parts.append(tr("goes on if closed"))
-    elif run.state == "loading":
+    elif run.state is RunState.LOADING:
         parts.append(words.phase(run.store.phase) if run.store.phase else tr("Starting…"))
     return " · ".join(parts)
-
-
-def first_start(run: Attachment) -> float | None:
-    """When the first attempt was ready to train, in seconds since the epoch."""
-    return next((fact.at for fact in run.store.facts if isinstance(fact.event, RunStarted)), None)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from gradacc_gui.session.runs import RunState, summarise
+from gradacc_gui.session.runs import summarise
 from trainer_backend.errors import GradaccError, RunDirectoryError
 from trainer_backend.inbox import send
 from trainer_backend.journal import JournalReader, Slice
@@ -15,12 +15,9 @@ from trainer_backend.protocol import (
     CommandAccepted,
     CommandRefused,
     Record,
-    RunEnded,
-    RunFailed,
-    RunFinished,
-    RunStopped,
 )
 from trainer_backend.run_directory import RunDirectory
+from trainer_backend.run_facts import RunFacts, RunState
 from trainer_backend.wholeness import check_whole
 
 POLL_S: Final = 0.05
@@ -37,9 +34,8 @@ class Follower:
     def __init__(self, run: RunDirectory, *, after: int = 0) -> None:
         self.run = run
         self.after = after
-        self.ended: RunEnded | None = None
-        """How the newest attempt that was read ended; None while it has not."""
-        self.attempt = 0
+        self.facts = RunFacts()
+        """What the facts that were read say is so now."""
         self._reader: JournalReader | None = None
 
     def poll(self, limit: int = 20_000) -> Slice:
@@ -50,11 +46,7 @@ class Follower:
             self._reader = JournalReader(self.run.journal_path)
         found = self._reader.read(self.after, limit)
         self.after = found.last
-        for record in found.facts:
-            if record.attempt > self.attempt:
-                self.attempt, self.ended = record.attempt, None
-            if isinstance(record.event, (RunFinished, RunStopped, RunFailed)):
-                self.ended = record.event
+        self.facts.take_all(found.facts)
         return found
 
     def close(self) -> None:

@@ -6,7 +6,6 @@ directory that cannot be read is *damaged*, with a sentence, and never hides the
 
 from __future__ import annotations
 
-import enum
 import math
 import os
 import platform
@@ -25,18 +24,19 @@ from gradacc_gui.session.launch import PROCESS_MARK, START_MARK, last_lines, las
 from trainer_backend.errors import GradaccError, RunDirectoryError
 from trainer_backend.journal import JournalReader, columns, seal
 from trainer_backend.protocol import (
+    FACTS,
+    ArtifactSaved,
+    MeasurementsLost,
+    NonFiniteSeen,
     OptimizerStepMeasured,
-    Paused,
-    Record,
-    Resumed,
-    RolledBack,
-    RunFailed,
-    RunFinished,
+    PhaseEntered,
     RunStarted,
-    RunStopped,
+    Slept,
+    Warned,
 )
 from trainer_backend.recipe import length_in, name_in
 from trainer_backend.run_directory import RunDirectory, all_runs
+from trainer_backend.run_facts import RunFacts, RunState
 from trainer_backend.wholeness import check_whole
 
 STARTING_S: Final = 20.0
@@ -46,29 +46,6 @@ FULL_BYTES: Final = 1 << 20
 SQLITE_MAGIC: Final = b"SQLite format 3\0"
 WAL_VERSION: Final = 2
 """Bytes 18 and 19 of a database file in WAL mode (SQLite file format, section 1.3.3)."""
-
-
-class RunState(enum.Enum):
-    """What a run is doing."""
-
-    STARTING = "starting"
-    LIVE = "live"
-    PAUSED = "paused"
-    FINISHED = "finished"
-    STOPPED = "stopped"
-    FAILED = "failed"
-    INTERRUPTED = "interrupted"
-    DAMAGED = "damaged"
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether a trainer works in it, or is about to."""
-        return self in (RunState.STARTING, RunState.LIVE, RunState.PAUSED)
-
-    @property
-    def can_resume(self) -> bool:
-        """Whether a new attempt may go on from its last checkpoint."""
-        return self in (RunState.STOPPED, RunState.FAILED, RunState.INTERRUPTED)
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +74,12 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
         return self.lengthened or self.state.can_resume
 
 
-_DECIDING: Final = (RunStarted, Paused, Resumed, RunFinished, RunStopped, RunFailed)
+_TELLING: Final = tuple(
+    kind
+    for kind in FACTS.values()
+    if kind not in (PhaseEntered, ArtifactSaved, NonFiniteSeen, Slept, MeasurementsLost, Warned)
+)
+"""What the list reads of a run's facts: all but the frequent ones, which change nothing that it shows."""
 
 
 def list_runs() -> list[RunSummary]:
@@ -121,7 +103,7 @@ def summarise(run: RunDirectory) -> RunSummary:
 
 def _without_journal(run: RunDirectory, name: str, *, alive: bool) -> RunSummary:
     if alive or _just_launched(run, since=0.0):
-        return RunSummary(run=run, name=name, state=RunState.STARTING)
+        return RunSummary(run=run, name=name, state=RunState.LOADING)
     check_whole(run)
     reason = _last_word(run) or "it was never started"
     return RunSummary(run=run, name=name, state=RunState.INTERRUPTED, reason=reason)
@@ -168,22 +150,20 @@ def died_unseen(run: RunDirectory) -> bool:
 
 
 def _from_journal(run: RunDirectory, name: str, reader: JournalReader, *, alive: bool) -> RunSummary:
-    deciding = reader.newest_fact(*_DECIDING)
-    first = reader.first_fact(RunStarted)
-    if first is not None and isinstance(first.event, RunStarted) and first.event.name:
-        name = first.event.name
-    step, samples_seen, loss, seen_at = _progress(reader)
-    seen_at = max(seen_at, deciding.at if deciding else 0.0)
-    state, reason = _state(run, deciding, alive=alive, seen_at=seen_at)
+    facts = RunFacts().take_all(reader.facts(*_TELLING))
+    progress = facts.progress(reader.newest_record(OptimizerStepMeasured))
+    told_at = [record.at for record in (reader.newest_fact(*_TELLING),) if record is not None]
+    seen_at = max([*told_at, 0.0 if progress is None else progress.at], default=0.0)
+    state, reason = _state(run, facts, alive=alive, seen_at=seen_at)
     return RunSummary(
         run=run,
-        name=name,
+        name=(facts.started.name if facts.started is not None else "") or name,
         state=state,
-        attempt=deciding.attempt if deciding else 1,
-        step=step,
-        samples_seen=samples_seen,
-        loss=loss,
-        started_at=first.at if first else None,
+        attempt=facts.attempt or 1,
+        step=0 if progress is None else progress.step,
+        samples_seen=0 if progress is None else progress.samples_seen,
+        loss=None if progress is None else progress.loss,
+        started_at=facts.first_started_at,
         seen_at=seen_at or None,
         reason=reason,
         lengthened=state is RunState.FINISHED and is_lengthened(run, reader),
@@ -206,41 +186,16 @@ def is_lengthened(run: RunDirectory, reader: JournalReader) -> bool:
     )
 
 
-def _progress(reader: JournalReader) -> tuple[int, int, float | None, float]:
-    """Step, samples, loss and time of the newest optimizer step that is not rolled back."""
-    row = reader.newest(OptimizerStepMeasured)
-    rolled = reader.newest_fact(RolledBack)
-    seq = 0
-    result: tuple[int, int, float | None, float] = (0, 0, None, 0.0)
-    if row is not None:
-        value = dict(zip(columns(OptimizerStepMeasured), row, strict=True))
-        seq = value["seq"]
-        result = (value["step"], value["samples_seen"], value["loss"], value["at"])
-    if rolled is not None and rolled.seq > seq and isinstance(rolled.event, RolledBack):
-        return rolled.event.to_step, rolled.event.to_samples, None, rolled.at
-    return result
-
-
-def _state(
-    run: RunDirectory, deciding: Record | None, *, alive: bool, seen_at: float
-) -> tuple[RunState, str]:
-    event = deciding.event if deciding else None
-    ended = isinstance(event, (RunFinished, RunStopped, RunFailed))
-    if alive:
-        if event is None or ended:  # a new attempt that has not said RunStarted yet
-            return RunState.STARTING, ""
-        return (RunState.PAUSED if isinstance(event, Paused) else RunState.LIVE), ""
-    if _just_launched(run, since=seen_at) and not ended:
-        return RunState.STARTING, ""
-    match event:
-        case RunFinished():
-            return RunState.FINISHED, event.reason
-        case RunStopped():
-            return RunState.STOPPED, event.reason
-        case RunFailed():
-            return RunState.FAILED, event.reason
-        case _:
-            return RunState.INTERRUPTED, _last_word(run)
+def _state(run: RunDirectory, facts: RunFacts, *, alive: bool, seen_at: float) -> tuple[RunState, str]:
+    """What the run is doing; and why it ended, as far as anybody said so."""
+    state = facts.state(alive=alive, pid=run.pid() if alive else None)
+    if state.is_alive:
+        return state, ""
+    if facts.ended is not None:
+        return state, facts.ended.reason
+    if _just_launched(run, since=seen_at):
+        return RunState.LOADING, ""
+    return RunState.INTERRUPTED, _last_word(run)
 
 
 # ------------------------------------------------------------------------- opening a journal
@@ -357,4 +312,4 @@ def delete_run(run: RunDirectory) -> None:
         run.path.rmdir()
 
 
-__all__ = ["RunState", "RunSummary", "delete_run", "list_runs", "open_journal", "seal_ended", "summarise"]
+__all__ = ["RunSummary", "delete_run", "list_runs", "open_journal", "seal_ended", "summarise"]

@@ -3,7 +3,6 @@
 from gradacc_gui.store.clock import AXES, AXIS_COLUMN, Axis, RunPosition, View
 from gradacc_gui.store.markers import AttemptBegin, LostRange, NChange
 from gradacc_gui.store.run_store import RunStore
-from gradacc_gui.store.state import RunState
 
 __all__ = [
     "AXES",
@@ -13,7 +12,6 @@ __all__ = [
     "LostRange",
     "NChange",
     "RunPosition",
-    "RunState",
     "RunStore",
     "View",
 ]

@@ -57,8 +57,13 @@ class Markers:
 
     def hide(self, first: int, until: int) -> None:
         """Forget marks of superseded rows: first … until - 1."""
-        self.n_changes = [mark for mark in self.n_changes if not first <= mark.seq < until]
+        self.hide_changes(first, until)
         self.attempts = [mark for mark in self.attempts if not first <= mark.seq < until]
         self.lost = [mark for mark in self.lost if not first <= mark.seq < until]
+        self.revision += 1
+
+    def hide_changes(self, first: int, until: int) -> None:
+        """Forget what was changed by facts first … until - 1."""
+        self.n_changes = [mark for mark in self.n_changes if not first <= mark.seq < until]
         self.settings = [mark for mark in self.settings if not first <= mark.seq < until]
         self.revision += 1

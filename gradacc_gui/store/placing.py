@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import numpy as np
 
@@ -13,35 +13,22 @@ from gradacc_gui.store.ingest import Placer
 from gradacc_gui.store.markers import AttemptBegin, LostRange, Markers, NChange, SettingLevel
 from trainer_backend.journal import JournalReader
 from trainer_backend.protocol import (
-    AccumulationChanged,
     Event,
     MeasurementsLost,
     Paused,
     Record,
     Resumed,
-    RolledBack,
     RunFailed,
     RunFinished,
-    RunStarted,
     RunStopped,
-    Scalar,
-    SettingChanged,
     Slept,
 )
+from trainer_backend.run_facts import Effect, RecordedChange, RunFacts, Stand
+from trainer_backend.settings import STEPS
 
-MATTERS: Final = (
-    AccumulationChanged,
-    MeasurementsLost,
-    Paused,
-    Resumed,
-    RolledBack,
-    RunFailed,
-    RunFinished,
-    RunStarted,
-    RunStopped,
-    SettingChanged,
-    Slept,
-)
+_ON_THE_CLOCK: Final = (
+    MeasurementsLost, Paused, Resumed, RunFailed, RunFinished, RunStopped, Slept,
+)  # fmt: skip
 _ROW_BEFORE: Final = (
     'SELECT seq, at, step, "index", samples_seen, tokens_seen FROM MicroBatchMeasured'
     " WHERE seq<? ORDER BY seq DESC LIMIT 1"
@@ -54,51 +41,63 @@ class FactPlacer:
     def __init__(
         self,
         reader: JournalReader,
+        facts: RunFacts,
         hidden: list[tuple[int, int]],
         clock: Clock,
         placer: Placer,
         markers: Markers,
     ) -> None:
         self._reader = reader
+        self._facts = facts
         self._hidden = hidden
         """Superseded ranges of seq, both ends included, ascending and apart."""
         self._clock = clock
         self._placer = placer
         self._markers = markers
         self._attempt = 0
-        self._n_seqs: list[int] = [0]
-        self._n_values: list[int] = [1]
+        self._first_n = 1
+        """N that the first attempt began with."""
 
-    def matters(self, record: Record) -> bool:
-        """Whether rows before and after this fact are placed differently."""
-        return isinstance(record.event, MATTERS) or record.attempt != self._attempt
+    def matters(self, record: Record, effect: Effect | None) -> bool:
+        """Whether rows before and after this fact, which had this effect, are placed differently."""
+        return (
+            effect is not None or isinstance(record.event, _ON_THE_CLOCK) or record.attempt != self._attempt
+        )
 
     def steps_at(self, seq: Floats) -> Floats:
         """N in force at rows, by their seq."""
-        place = np.searchsorted(np.array(self._n_seqs), seq, side="right") - 1
-        return np.array(self._n_values, dtype=np.float64)[place]
+        seqs, values = self._facts.accumulation()
+        place = np.searchsorted(np.array(seqs), seq, side="right") - 1
+        return np.array(values, dtype=np.float64)[place]
 
     def stand_at(self, seq: int) -> None:
         """Place what comes next after the newest visible row before `seq`."""
         self._placer.position = self._position_before(seq)
 
-    def apply(self, record: Record) -> int | None:
-        """Take a fact; gives the first superseded row when it supersedes some."""
+    def apply(self, record: Record, effect: Effect | None) -> int | None:
+        """Take a fact and what it did; gives the first superseded row when it supersedes some."""
         if record.attempt != self._attempt:
             self._attempt = record.attempt
             self._stop_clock(record.seq)
+        match effect:
+            case Stand():
+                return self._stand(effect)
+            case RecordedChange(key=key) if key == STEPS:
+                self._mark_n(effect.seq, effect.step, effect.asked_by)
+            case RecordedChange():
+                level = SettingLevel(
+                    seq=effect.seq, key=effect.key, value=effect.after, place=self._placer.position
+                )
+                self._markers.settings.append(level)
+                self._markers.revision += 1
+            case None:
+                self._tell_the_clock(record)
+            case _:
+                assert_never(effect)
+        return None
+
+    def _tell_the_clock(self, record: Record) -> None:
         match record.event:
-            case RunStarted() as started:
-                return self._start(record, started)
-            case RolledBack(to_step=step):
-                hidden_from = self._hide_after(step, record.seq)
-                go_on = self._clock.start if self._clock.runs else self._clock.stop
-                go_on(record.seq, record.at, self._placer.position.time)
-                return hidden_from
-            case AccumulationChanged() as change:
-                self._change_n(record.seq, change.step, change.after, change.asked_by)
-            case SettingChanged() as change:
-                self._set_level(record.seq, change.key, change.after)
             case Paused() | RunFinished() | RunStopped() | RunFailed():
                 self._clock.stop(record.seq, record.at, self._clock.now(record.at))
             case Resumed():
@@ -108,35 +107,46 @@ class FactPlacer:
             case MeasurementsLost(first=first, last=last):
                 self._lose(record.seq, first, last)
             case _:
-                pass
-        return None
+                pass  # no other fact moves rows
 
     def _stop_clock(self, seq: int) -> None:
         """An attempt that never said how it ended counts up to its last micro-batch."""
         row = self._row_before(seq) if self._clock.runs else None
         self._clock.stop(seq, row[1] if row is not None else 0.0, self._placer.position.time)
 
-    def _start(self, record: Record, started: RunStarted) -> int | None:
-        hidden_from = self._hide_after(started.from_step, record.seq) if record.attempt > 1 else None
+    def _stand(self, stand: Stand) -> int | None:
+        """An attempt begins, or the run went back: later rows are superseded."""
+        first_attempt = stand.begins_attempt and stand.attempt == 1
+        hidden_from = None if first_attempt else self._hide_after(stand.step, stand.seq)
         position = self._placer.position
-        self._placer.position = RunPosition(
-            steps=started.from_step,
-            samples=started.from_samples,
-            tokens=started.from_tokens,
-            time=position.time,
-        )
-        self._clock.start(record.seq, record.at, position.time)
-        if record.attempt > 1:
-            begin = AttemptBegin(seq=record.seq, attempt=record.attempt, place=self._placer.position)
-            self._markers.attempts.append(begin)
-            self._change_n(record.seq, started.from_step + 1, started.accumulation_steps, "resume")
+        if not stand.begins_attempt:
+            go_on = self._clock.start if self._clock.runs else self._clock.stop
+            go_on(stand.seq, stand.at, position.time)
         else:
-            self._set_n(record.seq, started.accumulation_steps)
+            self._placer.position = RunPosition(
+                steps=stand.step, samples=stand.samples, tokens=stand.tokens, time=position.time
+            )
+            self._clock.start(stand.seq, stand.at, position.time)
+        if first_attempt:
+            self._first_n = self._placer.accumulation_steps = self._facts.accumulation_at(stand.seq)
+        else:
+            if stand.checkpoint_seq is not None:  # what was changed behind it, before the next window
+                self._markers.hide_changes(stand.checkpoint_seq + 1, stand.seq)
+            if hidden_from is not None:
+                self._markers.hide_changes(hidden_from, stand.seq)
+            if stand.begins_attempt:
+                begin = AttemptBegin(seq=stand.seq, attempt=stand.attempt, place=self._placer.position)
+                self._markers.attempts.append(begin)
+            self._mark_n(stand.seq, stand.step + 1, "resume")
         self._markers.revision += 1
         return hidden_from
 
-    def _change_n(self, seq: int, step: int, after: int, asked_by: str) -> None:
-        before = self._placer.accumulation_steps
+    def _mark_n(self, seq: int, step: int, asked_by: str) -> None:
+        """N is another from here on; marked unless the marks say so already."""
+        after = self._facts.accumulation_at(seq)
+        marks = self._markers.n_changes
+        before = marks[-1].after if marks else self._first_n
+        self._placer.accumulation_steps = after
         if before == after:
             return
         place = self._placer.position
@@ -144,17 +154,6 @@ class FactPlacer:
             place = self._position_before(seq)
         mark = NChange(seq=seq, step=step, before=before, after=after, asked_by=asked_by, place=place)
         self._markers.n_changes.append(mark)
-        self._markers.revision += 1
-        self._set_n(seq, after)
-
-    def _set_n(self, seq: int, steps: int) -> None:
-        self._placer.accumulation_steps = steps
-        self._n_seqs.append(seq)
-        self._n_values.append(steps)
-
-    def _set_level(self, seq: int, key: str, value: Scalar) -> None:
-        level = SettingLevel(seq=seq, key=key, value=value, place=self._placer.position)
-        self._markers.settings.append(level)
         self._markers.revision += 1
 
     def _lose(self, seq: int, first: int, last: int) -> None:
@@ -175,10 +174,6 @@ class FactPlacer:
         if first is not None:
             self._hidden[:] = [known for known in self._hidden if known[0] < first]
             self._hidden.append((first, until - 1))
-            while len(self._n_seqs) > 1 and self._n_seqs[-1] >= first:  # changes that are superseded too
-                self._n_seqs.pop()
-                self._n_values.pop()
-            self._placer.accumulation_steps = self._n_values[-1]
         self._placer.position = self._position_before(until)
         return first
 

@@ -29,7 +29,6 @@ from gradacc_gui.store.markers import Markers
 from gradacc_gui.store.past import CHARTED, Detail, History, Past, visible_intervals
 from gradacc_gui.store.placing import FactPlacer
 from gradacc_gui.store.rollups import RollupReader
-from gradacc_gui.store.state import RunState, StateTracker
 from trainer_backend.errors import GradaccError
 from trainer_backend.journal import FACTOR, JournalReader, Slice
 from trainer_backend.journal_rows import event_of
@@ -43,9 +42,10 @@ from trainer_backend.protocol import (
     RunEnded,
     RunStarted,
     Scalar,
-    Stop,
 )
 from trainer_backend.run_directory import RunDirectory
+from trainer_backend.run_facts import Effect, RunFacts, RunState
+from trainer_backend.settings import Settings
 
 TAIL_EVENTS: Final = 100_000
 """A run is opened at so many newest events; what lies before comes from roll-ups."""
@@ -74,8 +74,11 @@ def recipe_value(path: Path, key: str) -> Scalar:
 class RunStore:
     """Follows one run directory. Call `poll` from the one timer; all else only reads memory."""
 
-    def __init__(self, run: RunDirectory) -> None:
+    def __init__(self, run: RunDirectory, asked: Settings | None = None) -> None:
+        """`asked`: the settings of its recipe, where they are known."""
         self.run = run
+        self.so_now = RunFacts(asked)
+        """What the facts taken so far say is so now."""
         self.facts: list[Record] = []
         """Every fact of every attempt, in order: what the decision log shows."""
         self.latest: dict[type[Event], Any] = {}
@@ -92,7 +95,6 @@ class RunStore:
         self.took_many = False
         """Whether the last poll took in so much that nothing else should be done with it."""
         self._reader: JournalReader | None = None
-        self._tracker = StateTracker()
         self._clock = Clock()
         self._placer = Placer(self._clock)
         self._tracks = new_tracks()
@@ -140,8 +142,7 @@ class RunStore:
 
     def sent(self, command: AnyCommand) -> None:
         """Remember a command sent from here: its acceptance does not say what it was."""
-        if isinstance(command, Stop):
-            self._tracker.asked(command.id)
+        self.so_now.sent(command)
 
     def _open(self) -> bool:
         if self._reader is not None:
@@ -150,7 +151,9 @@ class RunStore:
             return False
         try:
             self._reader = JournalReader(self.run.journal_path)
-            self._replay = FactPlacer(self._reader, self._hidden, self._clock, self._placer, self.markers)
+            self._replay = FactPlacer(
+                self._reader, self.so_now, self._hidden, self._clock, self._placer, self.markers
+            )
             self._rollups = RollupReader(self._reader, self._clock, self._replay.steps_at)
             self._skip_to_tail(self._reader)
         except GradaccError as error:
@@ -169,7 +172,7 @@ class RunStore:
         for record in reader.facts():
             if record.seq >= start:
                 break
-            self._apply_fact(record)
+            self._apply_fact(record, self.so_now.take(record))
         self._replay.stand_at(start)
         self.last = start - 1
         self._overview = self._load_overview(start)
@@ -200,9 +203,10 @@ class RunStore:
         """Rows up to each fact that changes how rows are placed or hidden, then the fact."""
         blocks = {kind: as_columns(rows) for kind, rows in part.rows.items()}
         for record in part.facts:
-            if self._replay.matters(record):
+            effect = self.so_now.take(record)
+            if self._replay.matters(record, effect):
                 blocks = self._add_before(blocks, record.seq)
-            self._apply_fact(record)
+            self._apply_fact(record, effect)
         self._add(blocks)
         self._renewed.update(part.rows)
 
@@ -225,10 +229,9 @@ class RunStore:
             for chunk in track.append(block):
                 self._histories[kind].add(Past.of_chunk(kind, track, chunk))
 
-    def _apply_fact(self, record: Record) -> None:
+    def _apply_fact(self, record: Record, effect: Effect | None) -> None:
         self.facts.append(record)
-        self._tracker.apply(record)
-        hidden_from = self._replay.apply(record)
+        hidden_from = self._replay.apply(record, effect)
         if hidden_from is not None:
             self._hide_from(hidden_from, record.seq)
 
@@ -319,7 +322,7 @@ class RunStore:
     # ---------------------------------------------------------------------------- the view
 
     def _refresh_state(self) -> bool:
-        state = self._tracker.state(alive=self.alive, pid=self._pid)
+        state = self.so_now.state(alive=self.alive, pid=self._pid)
         if state is RunState.INTERRUPTED and not self._silent_since_check:
             return False
         changed = state is not self._state
@@ -334,22 +337,22 @@ class RunStore:
     @property
     def phase(self) -> str:
         """What the trainer said last that it does: a `PhaseEntered.phase`, or empty."""
-        return self._tracker.phase
+        return self.so_now.phase
 
     @property
     def attempt(self) -> int:
         """The newest attempt, from 1; 0 before the first."""
-        return self._tracker.attempt
+        return self.so_now.attempt
 
     @property
     def started(self) -> RunStarted | None:
         """How the newest attempt that became ready began."""
-        return self._tracker.started
+        return self.so_now.started
 
     @property
     def ended(self) -> RunEnded | None:
         """How the newest attempt ended; None while it runs, or when it was interrupted."""
-        return self._tracker.ended
+        return self.so_now.ended
 
     @property
     def accumulation_steps(self) -> int:
@@ -359,12 +362,13 @@ class RunStore:
     @property
     def micro_batch_size(self) -> int:
         """Samples of one micro-batch of the window that is open."""
-        return self._tracker.micro_batch_size
+        settings = self.so_now.settings
+        return settings.micro_batch_size if settings is not None else 0
 
     @property
     def started_at(self) -> float | None:
         """When the newest attempt that became ready did so, in seconds since the epoch."""
-        return self._tracker.started_at
+        return self.so_now.started_at
 
     def levels(self, key: str) -> list[tuple[RunPosition, Scalar]]:
         """A setting's values and from where they hold: as the recipe has it, then as it was changed."""

@@ -7,12 +7,13 @@ from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QPainter, QPaintEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QSizePolicy, QVBoxLayout, QWidget
 
-from gradacc_gui.run.header_state import STATE_WORDS, HeaderState, RunStateName, strip_words
+from gradacc_gui.run.header_state import STATE_WORDS, HeaderState, strip_words
 from gradacc_gui.run.numbers import DASH, clock_s, count, short
 from gradacc_gui.theme import current_theme, set_role, space
 from gradacc_gui.widgets.drawings import MicroBatchStrip
 from gradacc_gui.widgets.parts import ElidedLabel, label, put
 from gradacc_gui.words import tr
+from trainer_backend.run_facts import RunState
 
 
 class StatePill(QWidget):
@@ -20,11 +21,11 @@ class StatePill(QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self._state: RunStateName = "none"
+        self._state: RunState | None = None
         self.setAccessibleName(self.text())
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
 
-    def set_state(self, state: RunStateName) -> None:
+    def set_state(self, state: RunState | None) -> None:
         """Show `state`."""
         if state != self._state:
             self._state = state
@@ -198,7 +199,7 @@ class Header(QFrame):
     def _show_step(self, state: HeaderState) -> None:
         put(self.step, tr("Step {step}").format(step=count(state.step)))
         put(self.last_step, tr("of {last}").format(last=count(state.last_step)) if state.last_step else "")
-        running = state.state in ("running", "pausing", "stopping")
+        running = state.state in (RunState.RUNNING, RunState.PAUSING, RunState.STOPPING)
         self.strip.set_progress(state.window_cells, state.window_done, running=running)
         put(self.strip_words, strip_words(state))
         # With as many digits as the window's size has, every micro-batch's words fit: "12 of 16".

@@ -22,6 +22,7 @@ from gradacc_gui.window.run_notices import RunNotices
 from gradacc_gui.window.side import Side
 from gradacc_gui.words import LogLine, tr
 from trainer_backend.protocol import AnyCommand, MicroBatchMeasured, Record, SetAccumulation
+from trainer_backend.run_facts import RunState
 
 AXES = (("steps", "Steps"), ("samples", "Samples"), ("tokens", "Tokens"), ("time", "Time"))
 TABS = ("charts", "results", "log")
@@ -190,8 +191,8 @@ class LivePage(QWidget):
             self.notices.problem.say(run.problem)
             return
         text = words.asked(command)
-        if isinstance(command, SetAccumulation) and run.in_force.settings is not None:
-            before = run.in_force.settings.accumulation_steps
+        if isinstance(command, SetAccumulation) and run.settings is not None:
+            before = run.settings.accumulation_steps
             text = tr("Asked N {before} → {after}").format(before=count(before), after=count(command.steps))
         self.side.decisions.add([Entry(command.asked_at, LogLine(text, by=tr("you")))])
         self.side.tick(run)  # the hand that pressed sees at once that it was asked
@@ -270,7 +271,7 @@ class LivePage(QWidget):
         elif self.tabs.choice() == "results":
             self.ensure_results()
             wanted = self.results
-        elif self._has_points(run) or run.state not in ("pending", "loading"):
+        elif self._has_points(run) or run.state not in (RunState.PENDING, RunState.LOADING):
             self.ensure_charts()
             wanted = self.charts
         else:
@@ -286,7 +287,7 @@ class LivePage(QWidget):
         return MicroBatchMeasured in run.store.latest
 
     def _say_waiting(self, run: Attachment) -> None:
-        if run.state == "pending":
+        if run.state is RunState.PENDING:
             more = tr("Its directory is there, and no trainer has written into it yet.")
             self.waiting.say(tr("This run has not started"), more, moving=False)
             return

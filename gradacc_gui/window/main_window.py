@@ -44,6 +44,7 @@ from gradacc_gui.window.settings_page import SettingsPage
 from gradacc_gui.words import tr
 from trainer_backend.errors import GradaccError
 from trainer_backend.run_directory import RunDirectory
+from trainer_backend.run_facts import RunState
 
 TICK_MS: Final = 33
 CATCHING_UP_MS: Final = 0
@@ -284,7 +285,7 @@ class MainWindow(QMainWindow):
         elif slow:
             request = self.starts.pending
             self.header.show_state(
-                HeaderState(name=request.title(), state="loading") if request else HeaderState()
+                HeaderState(name=request.title(), state=RunState.LOADING) if request else HeaderState()
             )
         if slow:
             self._keep_awake()

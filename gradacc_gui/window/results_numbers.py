@@ -80,11 +80,11 @@ class PublishedComparison(Panel):
 
     def show_run(self, run: Attachment, measured: EvaluationMeasured | None) -> None:
         """Compare anew when anything changed that is compared."""
-        made_of = (run.run, run.in_force.settings, measured)
+        made_of = (run.run, run.settings, measured)
         if made_of == self._made_of:
             return
         self._made_of = made_of
-        differences = published_beside(run.config, run.in_force.settings, measured)
+        differences = published_beside(run.config, run.settings, measured)
         source = run.config.published.source if run.config is not None else ""
         put(self.source, source)
         self.source.setVisible(bool(source))
@@ -105,7 +105,7 @@ def nothing_yet(run: Attachment | None) -> tuple[str, str]:
             )
             return tr("This run makes no evaluation"), f"{how} {what}"
         return tr("No evaluation yet"), f"{tr('This run is evaluated once, at its end.')} {what}"
-    if run.store.caught_up and run.state in ("finished", "stopped", "failed", "interrupted"):
+    if run.store.caught_up and run.state.is_over:
         return tr("No evaluation was made"), tr("This run ended before its first one was due.")
     every = config.evaluation.every_samples if config is not None else None
     when = "" if every is None else tr("The first comes after {count} samples.").format(count=count(every))

@@ -8,16 +8,16 @@ from PySide6.QtCore import Signal
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QMenu, QWidget
 
-from gradacc_gui.run.header_state import RunStateName
 from gradacc_gui.run.numbers import count
 from gradacc_gui.session.stopping import Rung
 from gradacc_gui.theme import set_role, space
 from gradacc_gui.widgets.parts import IconButton, button, label, put
 from gradacc_gui.words import tr
 from trainer_backend.protocol import Pause, Resume, RollBack, SaveCheckpoint
+from trainer_backend.run_facts import RunState
 
-LIVE_STATES = ("loading", "running", "pausing", "paused", "stopping")
-RESUMABLE = ("stopped", "failed", "interrupted")
+STEADY = (RunState.RUNNING, RunState.PAUSED)
+"""What a trainer does that can be told to save, pause or go back."""
 
 
 class RunButtons(QWidget):
@@ -38,7 +38,7 @@ class RunButtons(QWidget):
     def __init__(self) -> None:
         super().__init__()
         self.setObjectName("clear")
-        self._state: RunStateName = "none"
+        self._state: RunState | None = None
         self._rung = Rung.RUNNING
         self.words = label(role="help", wrap=True)
         self.words.hide()
@@ -57,7 +57,7 @@ class RunButtons(QWidget):
         self.roll_back_menu = QMenu(tr("Roll back to"), self)
         self.more.setMenu(self._build_more_menu())
         self._place()
-        self.set_state("none")
+        self.set_state(None)
 
     def _place(self) -> None:
         grid = QGridLayout(self)
@@ -107,35 +107,41 @@ class RunButtons(QWidget):
             action.triggered.connect(lambda _checked=False, step=step: self._go_back(step))
         self._refresh_roll_back()
 
-    def set_state(self, state: RunStateName, *, rung: Rung = Rung.RUNNING) -> None:
+    def set_state(self, state: RunState | None, *, rung: Rung = Rung.RUNNING) -> None:
         """Show what can be done in `state`; `rung`: how far a stop of this window has gone."""
         self._state, self._rung = state, rung
-        live = state in LIVE_STATES
+        alive = state is not None and state.is_alive
         for widget in (self.pause, self.checkpoint, self.stop):
-            widget.setVisible(live or state == "none")
-        self.resume.setVisible(state in RESUMABLE)
-        paused = state == "paused"
-        self.pause.setText(tr("Resume") if paused else tr("Pausing…") if state == "pausing" else tr("Pause"))
+            widget.setVisible(alive or state is None)
+        self.resume.setVisible(self._can_resume)
+        paused = state is RunState.PAUSED
+        self.pause.setText(
+            tr("Resume") if paused else tr("Pausing…") if state is RunState.PAUSING else tr("Pause")
+        )
         set_role(self.pause, "primary" if paused else "")
         self.pause.set_icon("resume" if paused else "pause")  # in the colour that the role gives
-        self.pause.setEnabled(state in ("running", "paused"))
-        self.checkpoint.setEnabled(state in ("running", "paused"))
-        self.stop.setEnabled(live)
-        self.stop.setText(tr("Stopping…") if state == "stopping" else tr("Stop…"))
-        self.stop_clean.setEnabled(rung is Rung.RUNNING and state != "stopping")
+        self.pause.setEnabled(state in STEADY)
+        self.checkpoint.setEnabled(state in STEADY)
+        self.stop.setEnabled(alive)
+        self.stop.setText(tr("Stopping…") if state is RunState.STOPPING else tr("Stop…"))
+        self.stop_clean.setEnabled(rung is Rung.RUNNING and state is not RunState.STOPPING)
         self.stop_now.setEnabled(rung in (Rung.RUNNING, Rung.ASKED))
         self.stop_force.setVisible(rung in (Rung.ASKED_NOW, Rung.TERMINATED, Rung.KILLED))
-        self.more.setEnabled(state != "none")
+        self.more.setEnabled(state is not None)
         self._refresh_roll_back()
         self._say(rung)
 
+    @property
+    def _can_resume(self) -> bool:
+        return self._state is not None and self._state.can_resume
+
     def _refresh_roll_back(self) -> None:
-        able = self._state in ("running", "paused", *RESUMABLE) and bool(self.roll_back_menu.actions())
+        able = (self._state in STEADY or self._can_resume) and bool(self.roll_back_menu.actions())
         self.roll_back_menu.setEnabled(able)
 
     def _go_back(self, step: int) -> None:
         """A trainer that lives goes back; for a run that has ended a new one starts there."""
-        if self._state in RESUMABLE:
+        if self._can_resume:
             self.go_back_asked.emit(step)
         else:
             self.asked.emit(RollBack(step=step))
@@ -149,11 +155,11 @@ class RunButtons(QWidget):
             Rung.TERMINATED: tr("The trainer did not end; the system was told to end it."),
             Rung.KILLED: tr("The trainer was killed; Resume goes on from its last checkpoint."),
         }
-        text = texts.get(rung, "") if self._state in LIVE_STATES else ""
-        if self._state == "stopping" and rung is Rung.RUNNING:
+        text = texts.get(rung, "") if self._state is not None and self._state.is_alive else ""
+        if self._state is RunState.STOPPING and rung is Rung.RUNNING:
             text = tr("Stopping, as was asked elsewhere: the trainer exits after a checkpoint.")
         put(self.words, text)
         self.words.setVisible(bool(text))
 
     def _pause_or_resume(self) -> None:
-        self.asked.emit(Resume() if self._state == "paused" else Pause())
+        self.asked.emit(Resume() if self._state is RunState.PAUSED else Pause())

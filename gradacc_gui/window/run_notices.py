@@ -16,6 +16,7 @@ from gradacc_gui.theme import set_role, space
 from gradacc_gui.widgets.parts import Notice, button
 from gradacc_gui.words import tr
 from trainer_backend.protocol import OutOfMemoryRecovered, Record, Warned
+from trainer_backend.run_facts import RunState
 
 MOST_WARNINGS: Final = 4
 """Sentences of one banner; the decision log has them all."""
@@ -113,18 +114,18 @@ class RunNotices(QWidget):
     def show_state(self, run: Attachment) -> None:
         """What the run's state has to say; called a few times a second."""
         state = run.state
-        if state == "interrupted" and self.interrupted.isHidden():
+        if state is RunState.INTERRUPTED and self.interrupted.isHidden():
             self.interrupted.say(*interrupted_words(run))
-        elif state == "failed" and self.failed.isHidden():
+        elif state is RunState.FAILED and self.failed.isHidden():
             self.failed.say(*failure_words(run))
-        elif state == "paused" and self.paused.isHidden():
+        elif state is RunState.PAUSED and self.paused.isHidden():
             self.paused.say(tr("Paused: the model stays in memory; nothing is computed until you resume."))
-        if state in ("interrupted", "failed"):
+        if state in (RunState.INTERRUPTED, RunState.FAILED):
             diverged = run.failure is not None and run.failure.code == "non-finite-in-a-row"
             self._offer(run.good_step, leads=diverged and run.good_step is not None)
-        self.interrupted.setVisible(state == "interrupted")
-        self.failed.setVisible(state == "failed")
-        self.paused.setVisible(state == "paused")
+        self.interrupted.setVisible(state is RunState.INTERRUPTED)
+        self.failed.setVisible(state is RunState.FAILED)
+        self.paused.setVisible(state is RunState.PAUSED)
         full = disk_problem(run.run) if run.store.alive else ""
         self.disk.setVisible(bool(full))
         if full and self.disk.sentence.text() != full:

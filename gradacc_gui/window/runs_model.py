@@ -10,22 +10,14 @@ from PySide6.QtGui import QColor, QPainter
 from PySide6.QtWidgets import QStyledItemDelegate, QStyleOptionViewItem
 
 from gradacc_gui import words
+from gradacc_gui.run.header_state import STATE_WORDS
 from gradacc_gui.run.numbers import DASH, count, day_and_time, real
-from gradacc_gui.session.runs import RunState, RunSummary
+from gradacc_gui.session.runs import RunSummary
 from gradacc_gui.theme import current_theme
 from gradacc_gui.widgets.desktop import Index
 from gradacc_gui.words import tr
+from trainer_backend.run_facts import RunState
 
-STATES: Final[dict[RunState, tuple[str, str]]] = {
-    RunState.STARTING: ("Starting", "accent"),
-    RunState.LIVE: ("Running", "ok"),
-    RunState.PAUSED: ("Paused", "warning"),
-    RunState.FINISHED: ("Finished", "muted"),
-    RunState.STOPPED: ("Stopped", "muted"),
-    RunState.FAILED: ("Failed", "bad"),
-    RunState.INTERRUPTED: ("Interrupted", "warning"),
-    RunState.DAMAGED: ("Damaged", "bad"),
-}
 COLUMNS: Final = ("State", "Name", "Step", "Samples", "Loss", "Started", "Last event", "Id")
 _RIGHT: Final = frozenset((2, 3, 4))
 
@@ -92,7 +84,7 @@ class RunsModel(QAbstractTableModel):
 def _texts(summary: RunSummary) -> tuple[str, ...]:
     started, seen = summary.started_at, summary.seen_at
     return (
-        tr(STATES[summary.state][0]),
+        tr(STATE_WORDS[summary.state][0]),
         summary.name,
         count(summary.step) if summary.step else DASH,
         count(summary.samples_seen) if summary.samples_seen else DASH,
@@ -132,7 +124,7 @@ class StateDelegate(QStyledItemDelegate):
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
         """What any item has, then the dot and the word."""
         summary: RunSummary = index.data(Qt.ItemDataRole.UserRole)
-        word, token = STATES[summary.state]
+        word, token = STATE_WORDS[summary.state]
         super().paint(painter, option, index)
         colour = QColor(getattr(current_theme(), token))
         painter.save()

@@ -18,13 +18,14 @@ from PySide6.QtWidgets import (
 )
 
 from gradacc_gui.run.numbers import count
-from gradacc_gui.session.runs import RunState, RunSummary
+from gradacc_gui.session.runs import RunSummary
 from gradacc_gui.theme import space
 from gradacc_gui.widgets.desktop import offer_rows, open_folder
 from gradacc_gui.widgets.parts import SELECTABLE, button, label, put
 from gradacc_gui.widgets.placeholders import EmptyState
 from gradacc_gui.window.runs_model import RunsModel, StateDelegate
 from gradacc_gui.words import tr
+from trainer_backend.run_facts import RunState
 
 
 class RunTable(QTableView):

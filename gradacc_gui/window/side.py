@@ -72,14 +72,14 @@ class Side(QWidget):
 
     def tick(self, run: Attachment) -> None:
         """Show what is in force, what was asked, and what can be done now."""
-        settings, live = run.in_force.settings, run.is_live
+        settings, live = run.settings, run.is_live
         self.n_panel.set_settings(settings, live=live)
         self.n_panel.show_ask(_shown(run.asks.newest(SetAccumulation), live=live))
         self.tuning.set_settings(settings, live=live)
         others = run.asks.newest(SetMicroBatchSize, SetLearningRate, SetMaxGradNorm)
         self.tuning.show_ask(_shown(others, live=live))
         self.buttons.set_state(run.state, rung=run.ladder.rung)
-        self.buttons.set_checkpoints(run.in_force.checkpoints)
+        self.buttons.set_checkpoints(run.checkpoints)
         latest = run.store.latest
         self.memory.show_memory(memory_of(latest.get(DeviceSampled), latest.get(HostSampled)))
 

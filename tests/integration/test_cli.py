@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gradacc_gui.session.runs import RunState, summarise
+from gradacc_gui.session.runs import summarise
 from tests.support.trainers import ROOT, events, records
 from tests.support.waiting import wait_for
 from trainer_backend.protocol import (
@@ -26,6 +26,7 @@ from trainer_backend.protocol import (
     RunStopped,
 )
 from trainer_backend.run_directory import RunDirectory, all_runs, find_run
+from trainer_backend.run_facts import RunState
 
 RECIPE = """\
 [run]
@@ -232,7 +233,7 @@ def test_a_detached_run_is_steered_paused_and_resumed(gradacc: Gradacc) -> None:
     assert gradacc("pause", "cli")[0] == 0
     wait_for(lambda: summarise(run).state is RunState.PAUSED)
     assert gradacc("resume", "cli")[0] == 0
-    wait_for(lambda: summarise(run).state is RunState.LIVE)
+    wait_for(lambda: summarise(run).state is RunState.RUNNING)
     assert gradacc("resume", "cli")[0] == 1  # it is not paused
     assert gradacc("checkpoint", "cli")[0] == 0
     assert gradacc("stop", "cli")[0] == 0

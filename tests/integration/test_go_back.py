@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from gradacc_gui.cli import main
-from gradacc_gui.commands.superseding import borders, is_superseded
 from tests.support.trainers import Trainer, events, make_probe, make_run, records, run_here, set_recipe
 from trainer_backend.journal_reader import JournalReader
 from trainer_backend.protocol import (
@@ -26,6 +25,7 @@ from trainer_backend.protocol import (
     SetAccumulation,
 )
 from trainer_backend.run_directory import RunDirectory, checkpoints_in
+from trainer_backend.run_facts import RunFacts
 from trainer_backend.trainer import checkpoint
 
 MODULE = Path(__file__).parent.parent / "support" / "diverging_task.py"
@@ -68,13 +68,13 @@ def test_a_run_that_diverged_goes_back_to_its_last_good_checkpoint_by_command(tm
     assert [step.step for step in events(run, OptimizerStepMeasured, attempt=2)] == [3, 4, 5, 6, 7, 8]
     assert len(events(run, RunFinished)) == 1
     reader = JournalReader(run.journal_path)
-    marks = borders(reader)
+    so_now = RunFacts().take_all(reader.facts())
     reader.close()
     gone = [
         record.event.step
         for record in records(run)
         if isinstance(record.event, OptimizerStepMeasured)
-        and is_superseded(record.seq, record.event.step, marks)
+        and so_now.is_superseded(record.seq, record.event.step)
     ]
     assert gone == [3, 4]
 

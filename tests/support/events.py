@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 import msgspec
 from hypothesis import strategies as st
 
-from trainer_backend.protocol import Device, Event, MicroBatchMeasured
+from trainer_backend.protocol import Device, Event, MicroBatchMeasured, OptimizerStepMeasured
 
 LARGEST = 2**63 - 1
 
@@ -55,6 +55,31 @@ def micro_batch(step: int = 1, index: int = 0, **values: Any) -> MicroBatchMeasu
         "tokens_seen": 1024 * step,
     }
     return MicroBatchMeasured(step=step, index=index, **(fields | values))
+
+
+def optimizer_step(step: int = 1, **values: Any) -> OptimizerStepMeasured:
+    """An optimizer step like any other."""
+    fields = {
+        "updates": step,
+        "accumulation_steps": 4,
+        "micro_batches": 4,
+        "micro_batch_size": 8,
+        "samples": 32,
+        "tokens": 4096,
+        "weight": 4096.0,
+        "loss": 2.5,
+        "gradient_norm": 1.0,
+        "learning_rate": 1e-3,
+        "samples_seen": 32 * step,
+        "tokens_seen": 4096 * step,
+        "duration_s": 0.04,
+        "data_wait_s": 0.0,
+        "samples_per_s": 800.0,
+        "tokens_per_s": 102_400.0,
+        "loss_scale": None,
+        "skipped": "",
+    }
+    return OptimizerStepMeasured(step=step, **(fields | values))
 
 
 def steps_of(events: Sequence[Event]) -> list[int]:

@@ -49,6 +49,7 @@ from trainer_backend.protocol import (
 )
 from trainer_backend.readings import Sampler
 from trainer_backend.run_directory import RunDirectory
+from trainer_backend.settings import MICRO_BATCH, STEPS
 from trainer_backend.trainer.devices import describe
 from trainer_backend.trainer.provenance import Commit, versions
 from trainer_backend.trainer.training import torch_memory_of
@@ -130,6 +131,8 @@ class Recorder:
                 from_step=0,
                 from_samples=0,
                 from_tokens=0,
+                # What else is in force only the loop knows.
+                settings={MICRO_BATCH: micro_batch_size, STEPS: accumulation_steps},
             )
         )
         self.put(PhaseEntered(phase="training"))

@@ -8,22 +8,21 @@ import msgspec
 
 from trainer_backend.errors import GradaccError, UsageError
 from trainer_backend.inbox import Inbox
-from trainer_backend.journal import JournalWriter, columns
+from trainer_backend.journal import JournalWriter
 from trainer_backend.journal_reader import JournalReader
 from trainer_backend.protocol import (
     OptimizerStepMeasured,
     PhaseEntered,
-    Record,
     RunEnded,
     RunFailed,
     Warned,
 )
 from trainer_backend.recipe import Recipe, entry_sha256
 from trainer_backend.run_directory import RunDirectory, make_private
+from trainer_backend.run_facts import RunFacts
 from trainer_backend.trainer import failures
 from trainer_backend.trainer.lifecycle import Lifecycle, StopAskedError, print_line
 from trainer_backend.trainer.provenance import Commit
-from trainer_backend.trainer.replay import KINDS
 from trainer_backend.trainer.steering import Steering
 from trainer_backend.wholeness import check_whole
 
@@ -31,10 +30,9 @@ from trainer_backend.wholeness import check_whole
 class Before(msgspec.Struct, frozen=True):
     """What earlier attempts left in the journal."""
 
-    attempts: int
-    changes: list[Record]
+    facts: RunFacts
     step: int = 0
-    """The last optimizer step that was measured."""
+    """Where the run stood: its last optimizer step that was not gone behind."""
 
 
 def run_attempt(
@@ -56,7 +54,9 @@ def run_attempt(
         life.steering = Steering(
             Inbox(run.inbox_path), life.put, started_at=started_at, on_stop=life.stop_asked
         )
-        life.writer = JournalWriter(run.journal_path, attempt=before.attempts + 1, on_tick=life.steering.tick)
+        life.writer = JournalWriter(
+            run.journal_path, attempt=before.facts.attempt + 1, on_tick=life.steering.tick
+        )
         with life.signals():
             ended, code = _lived(run, recipe, life, before, Resumption(replay=replay, from_step=from_step))
             life.end(ended)
@@ -81,14 +81,13 @@ def _started_at() -> float:
 
 def _before(run: RunDirectory) -> Before:
     """Read what earlier attempts recorded. Raises RunDirectoryError when the journal is damaged."""
+    facts = RunFacts()
     if not run.journal_path.exists():
-        return Before(0, [])
+        return Before(facts)
     reader = JournalReader(run.journal_path)
     try:
-        attempts = reader.select("SELECT coalesce(max(attempt), 0) FROM facts")[0][0]
-        row = reader.newest(OptimizerStepMeasured)
-        step = 0 if row is None else row[columns(OptimizerStepMeasured).index("step")]
-        return Before(int(attempts), reader.facts(*KINDS) if attempts else [], step)
+        progress = facts.take_all(reader.facts()).progress(reader.newest_record(OptimizerStepMeasured))
+        return Before(facts, 0 if progress is None else progress.step)
     finally:
         reader.close()
 
@@ -131,7 +130,7 @@ def _last_good_step(error: BaseException) -> int | None:
 def _train(run: RunDirectory, recipe: Recipe, life: Lifecycle, before: Before, how: Resumption) -> RunEnded:
     life.put(PhaseEntered(phase="importing-torch"))
     commit = Commit(recipe.folder)
-    if before.attempts and recipe.source.entry_sha256 not in ("", entry_sha256(recipe)):
+    if before.facts.attempt and recipe.source.entry_sha256 not in ("", entry_sha256(recipe)):
         entry = getattr(recipe.config.task, "entry", "")
         life.put(Warned(code="source-changed", values={"entry": entry}))
 
@@ -143,7 +142,7 @@ def _train(run: RunDirectory, recipe: Recipe, life: Lifecycle, before: Before, h
         if how.from_step is not None:
             training.go_back(how.from_step, stood_at=before.step)
         else:
-            training.take_up(before.changes, attempts=before.attempts, replay=how.replay)
+            training.take_up(before.facts, replay=how.replay)
         return training.run(commit)
     finally:
         training.close()

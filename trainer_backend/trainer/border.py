@@ -30,6 +30,7 @@ from trainer_backend.protocol import (
     Stop,
     Warned,
 )
+from trainer_backend.run_facts import CEILING, REPLAY_ENDED
 from trainer_backend.settings import (
     FIELDS,
     KEYS,
@@ -40,7 +41,7 @@ from trainer_backend.settings import (
 )
 from trainer_backend.trainer.assembly import Parts
 from trainer_backend.trainer.checkpoints import Checkpoints
-from trainer_backend.trainer.replay import CEILING, ENDED, RecordedChanges
+from trainer_backend.trainer.replay import RecordedChanges
 from trainer_backend.trainer.steering import Pending, Steering, with_pending
 
 
@@ -197,7 +198,7 @@ class Border:
         """A new wish: from here on the windows are others than those that were recorded."""
         if self._replay:
             self._replay.clear()
-            self._put(Warned(code=ENDED, values={"step": step}))
+            self._put(Warned(code=REPLAY_ENDED, values={"step": step}))
 
     def _roll_back(self, to_step: int | None, author: Author) -> bool:
         """Stand at an earlier checkpoint again, everything as it was there; False when none is good."""
@@ -214,6 +215,7 @@ class Border:
                 to_step=engine.step,
                 to_samples=engine.samples_seen,
                 to_tokens=engine.tokens_seen,
+                settings=self.settings.by_key(),
             )
         )
         self._announce(before, self.settings, author, engine.step + 1)

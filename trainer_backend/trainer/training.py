@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 
@@ -12,7 +12,6 @@ from trainer_backend.protocol import (
     Event,
     MicroBatchMeasured,
     PhaseEntered,
-    Record,
     RolledBack,
     RunEnded,
     RunFinished,
@@ -22,13 +21,14 @@ from trainer_backend.protocol import (
 from trainer_backend.readings import Sampler, TorchMemory
 from trainer_backend.recipe import Recipe
 from trainer_backend.run_directory import RunDirectory
+from trainer_backend.run_facts import REPLAY_DECLINED, RunFacts
 from trainer_backend.settings import differences
 from trainer_backend.trainer.assembly import Parts, assemble, loss_unit_of
 from trainer_backend.trainer.checkpoints import Checkpoints, recipe_changes
 from trainer_backend.trainer.lifecycle import Lifecycle
 from trainer_backend.trainer.loop import Loop, StopNow
 from trainer_backend.trainer.provenance import Commit, versions
-from trainer_backend.trainer.replay import DECLINED, Change, RecordedChanges, recorded_changes
+from trainer_backend.trainer.replay import Change, RecordedChanges
 from trainer_backend.trainer.saving import Standing
 from trainer_backend.trainer.targets import judge
 
@@ -57,22 +57,24 @@ class Training:
         )
         self._life.progress = self._parts.accumulator
 
-    def take_up(self, recorded: Sequence[Record], *, attempts: int, replay: bool) -> None:
+    def take_up(self, facts: RunFacts, *, replay: bool) -> None:
         """Stand where the run stood: the newest good checkpoint, and what was changed after it."""
         parts = self._built()
-        if not attempts:
+        if not facts.attempt:
             return
         self._life.put(PhaseEntered(phase="restoring-checkpoint"))
         standing = self._checkpoints.resume(parts)
         step = parts.accumulator.step
         place = None if standing is None else standing.journal
-        changes = recorded_changes(recorded, after_step=step, after_place=place)
+        changes = [Change(fact.step, fact.key, fact.after) for fact in facts.changes_ahead(step, place)]
         wanted = [] if standing is None else asked_by_recipe(parts, standing)
         recorded_ones = {(change.step, change.key, change.after) for change in changes}
         again = all((change.step, change.key, change.after) in recorded_ones for change in wanted)
         if not replay or not again:
             if changes:
-                self._life.put(Warned(code=DECLINED, values={"step": step + 1, "changes": len(changes)}))
+                self._life.put(
+                    Warned(code=REPLAY_DECLINED, values={"step": step + 1, "changes": len(changes)})
+                )
             changes = []
         self._replay = RecordedChanges(changes if again else wanted)
 
@@ -92,6 +94,7 @@ class Training:
                 to_step=engine.step,
                 to_samples=engine.samples_seen,
                 to_tokens=engine.tokens_seen,
+                settings=parts.settings.by_key(),
             )
         )
         self._replay = RecordedChanges(asked_by_recipe(parts, standing))
@@ -161,6 +164,7 @@ class Training:
             from_step=engine.step,
             from_samples=engine.samples_seen,
             from_tokens=engine.tokens_seen,
+            settings=parts.settings.by_key(),
         )
 
 

@@ -19,7 +19,7 @@ from gradacc_gui.derive import (
     store_speed,
     window_strip,
 )
-from gradacc_gui.store import RunState, RunStore
+from gradacc_gui.store import RunStore
 from tests.support.fake_runs import Plan, continue_run, events, new_run, write_run
 from trainer_backend.protocol import (
     DeviceSampled,
@@ -29,6 +29,7 @@ from trainer_backend.protocol import (
     OptimizerStepMeasured,
     RunStarted,
 )
+from trainer_backend.run_facts import RunState
 
 
 def of(kind: type[Event], plan: Plan) -> list[Any]:

@@ -20,7 +20,7 @@ from gradacc_gui.commands.running import apply_settings
 from gradacc_gui.session.launch import start
 from gradacc_gui.session.stopping import Act, perform
 from tests.support import stand_in
-from tests.support.events import micro_batch
+from tests.support.events import micro_batch, optimizer_step
 from tests.support.fake_runs import Plan, continue_run, write_run
 from tests.support.trainers import ROOT
 from tests.support.waiting import wait_for
@@ -34,6 +34,7 @@ from trainer_backend.protocol import (
     SetLearningRate,
     SetMaxGradNorm,
     SetMicroBatchSize,
+    SettingChanged,
     Stop,
 )
 from trainer_backend.recipe import read_document, recipe_from_document
@@ -135,6 +136,36 @@ def test_an_effective_batch_that_does_not_divide_is_told(
 
     assert "Try 56 or 64" in capsys.readouterr().err
     assert answerer.asked == []
+
+
+def test_an_effective_batch_is_counted_in_micro_batches_as_set_and_not_as_a_tail_had_them(
+    live: tuple[RunDirectory, Answerer],
+) -> None:
+    """An epoch's last window had 3 samples where a micro-batch has 8."""
+    run, answerer = live
+    answerer.writer.put(optimizer_step(4, micro_batch_size=3, samples=3))
+    answerer.writer.flush()
+
+    assert main(["set", run.id, "effective_batch_size", "64"]) == 0
+
+    assert [asked.steps for asked in answerer.asked if isinstance(asked, SetAccumulation)] == [8]
+
+
+def test_an_effective_batch_is_counted_in_the_micro_batches_that_were_set_while_paused(
+    live: tuple[RunDirectory, Answerer],
+) -> None:
+    """No window has had them yet."""
+    run, answerer = live
+    changed = SettingChanged(
+        command_id=None, step=4, key="accumulation.micro_batch_size", before=8, after=16, asked_by="me",
+        asked_at=0.0,
+    )  # fmt: skip
+    answerer.writer.put(changed)
+    answerer.writer.flush()
+
+    assert main(["set", run.id, "effective_batch_size", "64"]) == 0
+
+    assert [asked.steps for asked in answerer.asked if isinstance(asked, SetAccumulation)] == [4]
 
 
 def test_a_refusal_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:

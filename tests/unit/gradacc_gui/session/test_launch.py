@@ -14,12 +14,13 @@ import pytest
 
 from gradacc_gui.session.interpreter import InterpreterError
 from gradacc_gui.session.launch import Died, Launch, crash_place, last_lines, start, tail
-from gradacc_gui.session.runs import RunState, summarise
+from gradacc_gui.session.runs import summarise
 from gradacc_gui.session.stopping import Act, perform
 from tests.support import stand_in
 from tests.support.trainers import ROOT
 from tests.support.waiting import wait_for
 from trainer_backend.errors import RunDirectoryError
+from trainer_backend.run_facts import RunState
 
 
 def died(launch: Launch) -> Died:

@@ -15,7 +15,6 @@ import pytest
 from gradacc_gui.session.following import slices
 from gradacc_gui.session.launch import START_MARK
 from gradacc_gui.session.runs import (
-    RunState,
     delete_run,
     died_unseen,
     disk_problem,
@@ -32,6 +31,7 @@ from trainer_backend.errors import RunDirectoryError
 from trainer_backend.journal import JournalReader, JournalWriter
 from trainer_backend.protocol import OptimizerStepMeasured, Paused, Resumed, RolledBack, RunStarted
 from trainer_backend.run_directory import RunDirectory, runs_folder
+from trainer_backend.run_facts import RunState
 
 SMALL = Plan(steps=6, checkpoint_every=0, evaluate_every=0)
 
@@ -109,29 +109,30 @@ def test_a_held_lock_is_a_live_run_paused_or_not() -> None:
     """The newest of pause and resume decides."""
     run = written()
     with run.locked():
-        assert summarise(run).state is RunState.LIVE
+        assert summarise(run).state is RunState.RUNNING
         writer = JournalWriter(run.journal_path, attempt=1)
         writer.put(Paused(command_id=None, step=6, samples_seen=192))
         writer.flush()
         assert summarise(run).state is RunState.PAUSED
         writer.put(Resumed(command_id=None, step=6, samples_seen=192))
         writer.flush()
-        assert summarise(run).state is RunState.LIVE
+        assert summarise(run).state is RunState.RUNNING
         writer.close()
 
 
-def test_a_new_attempt_of_an_ended_run_is_starting_and_not_ended() -> None:
-    """Its lock is held before it says RunStarted."""
+def test_a_new_attempt_of_an_ended_run_is_starting_and_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lock is held, by another process than before, before it says anything."""
     run = written(end="stopped")
+    monkeypatch.setattr(RunDirectory, "pid", lambda _: os.getpid() + 1)
     with run.locked():
-        assert summarise(run).state is RunState.STARTING
+        assert summarise(run).state is RunState.LOADING
 
 
 def test_a_run_that_is_just_launched_is_starting() -> None:
     """Before its trainer has taken the lock, as long as it has said nothing."""
     run = stand_in.new_run()
     run.log_path.write_text(f"--- 2026-01-01 00:00:00 {START_MARK}: python\n")
-    assert summarise(run).state is RunState.STARTING
+    assert summarise(run).state is RunState.LOADING
 
     run.log_path.write_text(run.log_path.read_text() + "ImportError: no torch\n")
     found = summarise(run)
@@ -147,9 +148,9 @@ def test_a_trainer_that_died_before_its_lock_is_no_longer_starting_at_once() -> 
     gone.wait()
 
     run.log_path.write_text(started.format(os.getpid(), platform.node()))
-    assert summarise(run).state is RunState.STARTING
+    assert summarise(run).state is RunState.LOADING
     run.log_path.write_text(started.format(gone.pid, "another machine"))
-    assert summarise(run).state is RunState.STARTING
+    assert summarise(run).state is RunState.LOADING
     assert not died_unseen(run)
     run.log_path.write_text(started.format(gone.pid, platform.node()))
     found = summarise(run)
@@ -194,6 +195,15 @@ def test_a_roll_back_takes_the_step_back() -> None:
     assert (found.step, found.samples_seen) == (2, 64)
 
 
+def test_an_attempt_from_an_earlier_checkpoint_takes_the_step_back() -> None:
+    """Killed at step 6, on again from step 4: the run stands at 4, whatever was measured before."""
+    run = written()
+    continue_run(run, Plan(steps=0, attempt=2, from_step=4, evaluate_every=0))
+
+    found = summarise(run)
+    assert (found.step, found.samples_seen, found.attempt) == (4, 128, 2)
+
+
 def test_a_killed_trainer_s_run_shows_all_that_it_wrote() -> None:
     """Unsealed, with its newest events in the WAL alone."""
     run = stand_in.new_run()
@@ -229,7 +239,7 @@ def test_a_copied_directory_is_a_run_of_its_own() -> None:
         copy = RunDirectory(Path(shutil.copytree(run.path, runs_folder() / "copy")))
         assert copy.pid() == os.getpid()
 
-        assert summarise(run).state is RunState.LIVE
+        assert summarise(run).state is RunState.RUNNING
         assert summarise(copy).state is RunState.INTERRUPTED
         assert summarise(copy).step == 6
 
@@ -238,6 +248,7 @@ READ = """
 import os, shutil, sqlite3, sys, tempfile
 from pathlib import Path
 from gradacc_gui.session.runs import open_journal, summarise
+from trainer_backend.run_facts import RunState
 from trainer_backend.run_directory import RunDirectory
 run = RunDirectory(Path(sys.argv[1]))
 if os.getuid() == 0:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gradacc_gui.series import decimate
-from gradacc_gui.store import AXES, Axis, RunState, RunStore, View, run_store
+from gradacc_gui.store import AXES, Axis, RunStore, View, run_store
 from tests.support.fake_runs import BackdatedWriter, Plan, continue_run, events, new_run, write_run
 from trainer_backend.protocol import (
     AnyEvent,
@@ -31,6 +31,7 @@ from trainer_backend.protocol import (
     Stop,
 )
 from trainer_backend.run_directory import RunDirectory
+from trainer_backend.run_facts import RunState
 
 EVERYWHERE = (-1e18, 1e18)
 
@@ -502,7 +503,7 @@ def test_a_stop_that_another_window_asked_for_shows_as_stopping(tmp_path: Path) 
         write(run, 1, [(5.0, CommandAccepted(command_id="b", applies_at_step=4, command="Stop"))])
         read_all(store)
         seen.append(str(store.state))
-    assert seen == ["running", "stopping"]
+    assert seen == ["pausing", "stopping"]
     store.close()
 
 

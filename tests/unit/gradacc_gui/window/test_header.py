@@ -13,11 +13,12 @@ from gradacc_gui.run.header_state import STATE_WORDS, HeaderState, strip_words
 from gradacc_gui.theme import current_theme
 from gradacc_gui.widgets.drawings import MOST_CELLS, MicroBatchStrip
 from gradacc_gui.window.header import Header
+from trainer_backend.run_facts import RunState
 
 STATE = HeaderState(
     name="stdlib-gpt",
     detail="bf16 · AdamW",
-    state="running",
+    state=RunState.RUNNING,
     micro_batch_size=8,
     accumulation_steps=8,
     world_size=1,
@@ -153,7 +154,7 @@ def test_every_state_has_a_word_and_a_colour_of_the_theme(header: Header, state:
 
 def test_a_run_that_is_paused_counts_what_is_done(header: Header) -> None:
     """It never says: micro-batch 9 of 8."""
-    paused = msgspec.structs.replace(STATE, state="paused", window_done=8)
+    paused = msgspec.structs.replace(STATE, state=RunState.PAUSED, window_done=8)
     assert strip_words(paused) == "8 of 8 micro-batches"
     running = msgspec.structs.replace(STATE, window_done=8)
     assert strip_words(running) == "micro-batch 8 of 8 in this step"

@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from gradacc_gui.derive import memory_of
-from gradacc_gui.run.header_state import STATE_WORDS, RunStateName
+from gradacc_gui.run.header_state import STATE_WORDS
 from gradacc_gui.session.stopping import Rung
 from gradacc_gui.theme import current_theme
 from gradacc_gui.widgets.parts import button
@@ -38,6 +38,7 @@ from trainer_backend.protocol import (
     RunStarted,
     Warned,
 )
+from trainer_backend.run_facts import RunState
 
 GIB = 2**30
 
@@ -168,7 +169,7 @@ def test_a_long_line_is_wrapped_and_not_cut(qtbot: QtBot, styled: QApplication) 
 
 @pytest.mark.parametrize("state", list(STATE_WORDS))
 def test_each_state_offers_what_can_be_done_and_no_more(
-    qtbot: QtBot, styled: QApplication, state: RunStateName
+    qtbot: QtBot, styled: QApplication, state: RunState | None
 ) -> None:
     """A run that ended resumes; one that lives pauses and stops; none is stuck without a button."""
     buttons = RunButtons()
@@ -185,9 +186,9 @@ def test_pause_becomes_resume(qtbot: QtBot, styled: QApplication) -> None:
     """One button, whose word says what it will do."""
     buttons = RunButtons()
     qtbot.addWidget(buttons)
-    cases: tuple[tuple[RunStateName, str, type], ...] = (
-        ("running", "Pause", Pause),
-        ("paused", "Resume", Resume),
+    cases: tuple[tuple[RunState, str, type], ...] = (
+        (RunState.RUNNING, "Pause", Pause),
+        (RunState.PAUSED, "Resume", Resume),
     )
     for state, word, kind in cases:
         buttons.set_state(state)
@@ -201,9 +202,9 @@ def test_a_stop_climbs_only_where_this_window_asked(qtbot: QtBot, styled: QAppli
     """Ending the process is offered after a stop was asked, not before."""
     buttons = RunButtons()
     qtbot.addWidget(buttons)
-    buttons.set_state("running")
+    buttons.set_state(RunState.RUNNING)
     assert not buttons.stop_force.isVisible()
-    buttons.set_state("stopping", rung=Rung.ASKED_NOW)
+    buttons.set_state(RunState.STOPPING, rung=Rung.ASKED_NOW)
     assert buttons.stop_force.isVisible()
     assert not buttons.stop_now.isEnabled()
     assert "checkpoint" in buttons.words.text()
@@ -213,7 +214,7 @@ def test_a_live_run_rolls_back_to_a_checkpoint_that_is_kept(qtbot: QtBot, styled
     """Newest first."""
     buttons = RunButtons()
     qtbot.addWidget(buttons)
-    buttons.set_state("running")
+    buttons.set_state(RunState.RUNNING)
     buttons.set_checkpoints([20, 1000])
     actions = buttons.roll_back_menu.actions()
     assert [action.text() for action in actions] == ["step 1,000", "step 20"]

@@ -11,10 +11,11 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QMessageBox, QPushButton
 from pytestqt.qtbot import QtBot
 
-from gradacc_gui.session.runs import RunState, RunSummary
-from gradacc_gui.window.runs_model import STATES
+from gradacc_gui.run.header_state import STATE_WORDS
+from gradacc_gui.session.runs import RunSummary
 from gradacc_gui.window.runs_page import RunsPage
 from trainer_backend.run_directory import RunDirectory
+from trainer_backend.run_facts import RunState
 
 
 def summary(name: str, state: RunState, *, step: int = 0, loss: float | None = None) -> RunSummary:
@@ -24,7 +25,7 @@ def summary(name: str, state: RunState, *, step: int = 0, loss: float | None = N
 
 
 RUNS = [
-    summary("live", RunState.LIVE, step=1200, loss=2.5),
+    summary("live", RunState.RUNNING, step=1200, loss=2.5),
     summary("cut", RunState.INTERRUPTED, step=40),
     summary("bad", RunState.DAMAGED),
 ]
@@ -56,7 +57,7 @@ def test_a_run_is_a_line_with_state_name_step_and_loss(page: RunsPage) -> None:
 
 def test_every_state_has_a_word() -> None:
     """No state is shown by its colour alone."""
-    assert set(STATES) == set(RunState)
+    assert set(STATE_WORDS) == {None, *RunState}
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def test_a_run_is_deleted_only_after_a_yes(qtbot: QtBot, page: RunsPage) -> None
 def test_a_selection_survives_a_new_look_at_the_list(page: RunsPage) -> None:
     """Also when a run was added above it."""
     page.table.selectRow(1)
-    page.set_runs([summary("new", RunState.STARTING), *RUNS])
+    page.set_runs([summary("new", RunState.LOADING), *RUNS])
     chosen = page.chosen()
     assert chosen is not None
     assert chosen.name == "cut"

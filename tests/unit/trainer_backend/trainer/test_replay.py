@@ -11,15 +11,9 @@ from trainer_backend.protocol import (
     SettingChanged,
     Warned,
 )
-from trainer_backend.trainer.replay import (
-    CEILING,
-    DECLINED,
-    ENDED,
-    STEPS,
-    Change,
-    RecordedChanges,
-    recorded_changes,
-)
+from trainer_backend.run_facts import CEILING, REPLAY_DECLINED, REPLAY_ENDED, RunFacts
+from trainer_backend.settings import STEPS
+from trainer_backend.trainer.replay import Change, RecordedChanges
 
 RATE = "optimizer.learning_rate"
 
@@ -39,7 +33,13 @@ def rate(step: int, after: float) -> SettingChanged:
 def changes(*events: AnyEvent, after_step: int) -> list[Change]:
     """What is made again of a journal with these facts."""
     records = [Record(seq, 1, 0.0, event) for seq, event in enumerate(events, 1)]
-    return recorded_changes(records, after_step=after_step)
+    return ahead(records, after_step)
+
+
+def ahead(records: list[Record], after_step: int, place: tuple[int, int] | None = None) -> list[Change]:
+    """What is ahead of a checkpoint."""
+    found = RunFacts().take_all(records).changes_ahead(after_step, place)
+    return [Change(change.step, change.key, change.after) for change in found]
 
 
 def test_changes_before_the_checkpoint_are_in_it() -> None:
@@ -54,17 +54,17 @@ def test_what_the_checkpoints_own_attempt_recorded_before_it_is_in_it() -> None:
     """Also for the window behind it, as when N was changed while paused and then saved."""
     facts: list[AnyEvent] = [n(9, 2), rate(9, 0.5), n(9, 8)]
     records = [Record(seq, 2, 0.0, fact) for seq, fact in enumerate(facts, 5)]
-    assert recorded_changes(records, after_step=8, after_place=(2, 5)) == [
+    assert ahead(records, 8, (2, 5)) == [
         Change(9, RATE, 0.5),
         Change(9, STEPS, 8),
     ]
-    assert recorded_changes(records, after_step=8, after_place=(2, 7)) == []
+    assert ahead(records, 8, (2, 7)) == []
 
 
 def test_what_earlier_attempts_recorded_for_later_windows_is_still_ahead_of_a_checkpoint() -> None:
     """Attempt 2 saved window 12 on its way to the change at 15; that at 13 it made, and saved, itself."""
     records = [Record(4, 1, 0.0, n(13, 3)), Record(5, 1, 0.0, n(15, 2)), Record(9, 2, 0.0, n(13, 5))]
-    assert recorded_changes(records, after_step=12, after_place=(2, 9)) == [Change(15, STEPS, 2)]
+    assert ahead(records, 12, (2, 9)) == [Change(15, STEPS, 2)]
 
 
 def test_the_schedules_own_changes_are_left_to_it() -> None:
@@ -90,10 +90,10 @@ def test_a_roll_back_voids_what_came_after_its_step() -> None:
 
 def test_a_replay_that_was_left_or_declined_voids_the_rest() -> None:
     """From its step on the run went another way."""
-    assert changes(n(9, 2), n(15, 3), Warned(code=ENDED, values={"step": 12}), after_step=8) == [
+    assert changes(n(9, 2), n(15, 3), Warned(code=REPLAY_ENDED, values={"step": 12}), after_step=8) == [
         Change(9, STEPS, 2)
     ]
-    assert changes(n(9, 2), Warned(code=DECLINED, values={"step": 9}), after_step=8) == []
+    assert changes(n(9, 2), Warned(code=REPLAY_DECLINED, values={"step": 9}), after_step=8) == []
 
 
 def test_a_window_that_ran_out_of_memory_is_split_again() -> None:
