@@ -8,8 +8,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+
+from tests.conftest import pytest_xdist_auto_num_workers
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -134,3 +138,24 @@ def test_a_test_that_tidies_up_passes(told: str) -> None:
     failures = re.findall(r"^FAILED tests/test_leaks.py::(\w+)", told, flags=re.MULTILINE)
     assert sorted(errors) == ["test_live_run", "test_process", "test_thread", "test_timer", "test_widget"]
     assert sorted(failures) == ["test_message", "test_slot", "test_warning"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "marked", "is_spread"),
+    [
+        (["tests"], "not gpu", True),
+        (["tests/unit", "tests/numerics"], "not gpu", True),
+        (["tests/conftest.py"], "not gpu", False),
+        (["tests/unit", "tests/conftest.py::test"], "not gpu", False),
+        (["tests"], "overhead", False),
+        (["tests"], "gpu", False),
+    ],
+)
+def test_folders_run_on_all_cores_and_what_is_looked_into_or_measured_in_one_process(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], marked: str, is_spread: bool
+) -> None:
+    """A debugger and prints work in one process; a benchmark has the machine for itself."""
+    config: Any = SimpleNamespace(args=arguments, option=SimpleNamespace(markexpr=marked))
+    monkeypatch.chdir(CHECKOUT)
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    assert pytest_xdist_auto_num_workers(config) == (4 if is_spread else 0)

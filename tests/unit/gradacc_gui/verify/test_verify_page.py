@@ -16,9 +16,10 @@ from gradacc_gui.verify.verify_page import VerifyPage
 from gradacc_gui.widgets.drawings import ErrorScale
 from gradacc_gui.widgets.small_table import SmallTable
 from tests.support.reports import comparison, report
+from trainer_backend.protocol import Scalar
 from trainer_backend.published import Difference
 from trainer_backend.verify import sentences
-from trainer_backend.verify.report import Culprit, Remark, Scalar, VerifyProgress, decode
+from trainer_backend.verify.report import Culprit, Remark, VerifyProgress, decode
 
 RECIPE = """
 [run]
