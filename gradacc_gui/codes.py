@@ -126,6 +126,8 @@ WARNINGS: Final[dict[str, str]] = {
     "records-cut": "{count} records of the {data} data are longer than {max_length} tokens and were cut.",
     "records-without-answer": "{count} records of the {data} data have no answer to learn and are left out.",
     "no-chat-template": "The tokenizer brings no chat template; a plain one is used.",
+    "attention-eager": "{model} has no sdpa attention in this version of transformers; eager is used.",
+    "weights-missing": "{count} weights of {model} are not in its files and start at random, {first} first.",
     "loss-chunked": "The loss is taken in chunks of tokens: the same sum and gradient, without holding"
     " {vocabulary} logits of every token at once.",
     "loss-not-chunked": "The logits of all tokens are held at once ({vocabulary} a token), since"

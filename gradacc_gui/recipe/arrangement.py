@@ -154,6 +154,7 @@ _ONLY: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "task.lora_alpha": ("task.method", ("lora", "qlora")),
     "task.lora_dropout": ("task.method", ("lora", "qlora")),
     "task.lora_targets": ("task.method", ("lora", "qlora")),
+    "task.modules_to_save": ("task.method", ("lora", "qlora")),
     "task.export_merged": ("task.method", ("lora", "qlora")),
     "task.token_budget": ("task.layout", ("padding",)),
 }
@@ -183,7 +184,9 @@ def span_of(spec: FieldSpec, columns: int) -> int:
     return 2 if needs_two and columns > 2 else 1
 
 
-_LONG: Final = frozenset({"data.pattern", "task.generate", "task.lora_targets", "accumulation.schedule"})
+_LONG: Final = frozenset(
+    {"data.pattern", "task.generate", "task.lora_targets", "task.modules_to_save", "accumulation.schedule"}
+)
 
 
 def title_of(spec: FieldSpec) -> str:

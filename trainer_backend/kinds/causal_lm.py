@@ -27,6 +27,14 @@ class CausalLMTask(Section, frozen=True, kw_only=True):
         bool,
         Meta(title="Offline", description="Never ask the hub: only directories and what is cached."),
     ] = False
+    trust_remote_code: Annotated[
+        bool,
+        Meta(
+            title="Run the model's own code",
+            description="Some models bring Python files that transformers would run. Read them first.",
+            extra={"advanced": True},
+        ),
+    ] = False
     method: Annotated[
         Literal["full", "lora", "qlora"],
         Meta(
@@ -47,7 +55,17 @@ class CausalLMTask(Section, frozen=True, kw_only=True):
         tuple[str, ...],
         Meta(
             title="LoRA targets",
-            description="Ends of module names that get adapters; empty: every linear layer but the head.",
+            description="Ends of module names that get adapters, or regular expressions for whole names; "
+            "empty: every linear layer but the head.",
+            extra={"advanced": True},
+        ),
+    ] = ()
+    modules_to_save: Annotated[
+        tuple[str, ...],
+        Meta(
+            title="Trained whole",
+            description="Ends of module names that are trained and saved whole beside the adapters, such as "
+            "embed_tokens and lm_head.",
             extra={"advanced": True},
         ),
     ] = ()
@@ -61,7 +79,11 @@ class CausalLMTask(Section, frozen=True, kw_only=True):
     ] = "auto"
     attention: Annotated[
         Literal["sdpa", "eager", "flash_attention_2"],
-        Meta(title="Attention", description="Which kernels compute it.", extra={"advanced": True}),
+        Meta(
+            title="Attention",
+            description="Which kernels compute it. A model without sdpa takes eager, and the run says so.",
+            extra={"advanced": True},
+        ),
     ] = "sdpa"
     max_length: Annotated[
         int,

@@ -73,12 +73,13 @@ def operands(tokens: int, vocabulary: int, dtype: torch.dtype) -> tuple[torch.Te
 def backward(loss: str, given: tuple[torch.Tensor, ...], shape: LogitShape) -> list[torch.Tensor]:
     """Total and gradients."""
     hidden, head, targets, weights = given
-    hidden.grad = head.grad = None
+    for leaf in (hidden, head):
+        leaf.grad = None
     total = LOSSES[loss](hidden, head, targets, weights, shape)
-    total.backward()
-    assert hidden.grad is not None
-    assert head.grad is not None
-    return [total.detach(), hidden.grad, head.grad]
+    total.backward()  # type: ignore[no-untyped-call]
+    gradients = [leaf.grad for leaf in (hidden, head) if leaf.grad is not None]
+    assert len(gradients) == 2
+    return [total.detach(), *gradients]
 
 
 def error_fp64() -> float:

@@ -5,7 +5,6 @@ Letters: b rows, s tokens of a row, h hidden width, v vocabulary.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 from collections.abc import Iterator
@@ -14,8 +13,8 @@ from typing import Any, Final
 import torch
 
 from trainer_backend.tasks.causal_lm.chunked import LogitShape, chunked_cross_entropy, chunked_hits
+from trainer_backend.tasks.causal_lm.probes import probe, probed_tokens
 
-PROBED_TOKENS: Final = 8
 PROBE_SPREAD: Final = 30.0
 """Standard deviation of what is put in the place of the head's output: soft-capping shows."""
 PROBE_TOLERANCE: Final = 1e-6
@@ -51,7 +50,7 @@ class ScoringHead(torch.nn.Linear):
         self._score(self.scored, hidden_bsh)
         return super().forward(hidden_bsh[:, :0].detach())
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _score(self, scored: Scored, hidden_bsh: torch.Tensor) -> None:
         if hidden_bsh.shape[:2] != scored.targets.shape:
             message = f"The head got {tuple(hidden_bsh.shape)} for targets {tuple(scored.targets.shape)}."
@@ -175,10 +174,10 @@ def _probed_shape(model: Any, head: torch.nn.Linear) -> LogitShape | None:  # no
 
     handle = head.register_forward_hook(replaced)
     try:
-        logits = probe(model)
+        logits = probe(model, probed_tokens(model)).logits
     finally:
         handle.remove()
-    if len(put) != 1 or logits is None or put[0].shape != logits.shape:
+    if len(put) != 1 or put[0].shape != logits.shape:
         return None
     for shape in candidates(model.config):
         expected = put[0] * shape.scale
@@ -193,43 +192,9 @@ def _is_proven(model: Any) -> bool:  # noqa: ANN401 - a PreTrainedModel or a Pef
     """Whether the scored forward gives the loss of the logits, on a few tokens."""
     tokens = probed_tokens(model)
     targets, weights = tokens.roll(-1, dims=1), torch.ones(tokens.shape, device=tokens.device)
-    logits_bsv = probe(model)
-    scored = probe_outputs(model, scored=Scored(targets, weights)).loss
-    if logits_bsv is None or not isinstance(scored, torch.Tensor):
-        return False
+    logits_bsv = probe(model, tokens).logits
+    scored = probe(model, tokens, scored=Scored(targets, weights)).loss
     expected = torch.nn.functional.cross_entropy(
         logits_bsv.flatten(0, 1).double(), targets.flatten(), reduction="sum"
     )
     return bool((expected - scored).abs() <= PROVEN_WITHIN * expected.abs())
-
-
-def probed_tokens(model: Any) -> torch.Tensor:  # noqa: ANN401 - a PreTrainedModel or a PeftModel
-    """A few tokens, always the same: int64 (1, s)."""
-    weight = model.get_input_embeddings().weight
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(0, weight.shape[0], (1, PROBED_TOKENS), generator=generator).to(weight.device)
-
-
-def probe(model: Any) -> torch.Tensor | None:  # noqa: ANN401 - a PreTrainedModel or a PeftModel
-    """Logits of a few tokens in eval mode, or None where the model gives none."""
-    logits = probe_outputs(model).logits
-    return logits if isinstance(logits, torch.Tensor) else None
-
-
-@torch.no_grad()
-def probe_outputs(model: Any, **options: Any) -> Any:  # noqa: ANN401 - a ModelOutput
-    """What the model gives for a few tokens in eval mode."""
-    with evaluating(model):
-        return model(input_ids=probed_tokens(model), use_cache=False, **options)
-
-
-@contextlib.contextmanager
-def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Eval mode, and each module's own mode again."""
-    was_training = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in was_training.items():
-            module.training = training

@@ -5,6 +5,7 @@ Letters: b rows, s tokens of a row.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import random
 from typing import Final, Literal
@@ -15,6 +16,8 @@ from trainer_backend.tasks.causal_lm.encoding import Encoded
 
 IGNORED: Final = -100
 """Target of a token without loss (torch's default `ignore_index`)."""
+PACKED_TOGETHER: Final = 16_384
+"""Samples that are packed at once: enough of every length, and quick."""
 SORTED_TOGETHER: Final = 2048
 """Samples that are sorted by length at once: little padding, still a random order."""
 
@@ -30,9 +33,9 @@ class Rows:
     weights: torch.Tensor
     """fp32 (b, s): what each target's loss weighs; 0 where it is ignored."""
     positions: torch.Tensor
-    """int64 (b, s), from 0 in each sample."""
+    """int64 (b, s), from 0 in each sample; padding is a sample of its own in a packed row only."""
     attended: torch.Tensor | None
-    """int64 (b, s): 0 on padding; None when packed (positions tell samples apart)."""
+    """int64 (b, s): 0 on padding; None when packed (positions that restart tell samples apart)."""
     items: int
     """Entries of the data set in this micro-batch."""
     weight: float
@@ -57,23 +60,27 @@ class EncodedItems(torch.utils.data.Dataset[list[tuple[torch.Tensor, torch.Tenso
 
 
 def packed_groups(lengths: list[int], longest: int, seed: int) -> list[list[int]]:
-    """First-fit over a shuffled order, so that rows of `longest` tokens are nearly full."""
+    """Rows of at most `longest` tokens by best-fit decreasing, pool by pool of a shuffled order.
+
+    A sample goes where it leaves the least space, long samples first (Johnson 1974): rows are as full as the
+    lengths allow. A seed gives the same rows in every epoch and after a restart.
+    """
+    shuffler = random.Random(seed)  # noqa: S311 - not for secrets
     order = list(range(len(lengths)))
-    random.Random(seed).shuffle(order)  # noqa: S311 - not for secrets
-    open_rows: list[tuple[int, list[int]]] = []
-    done: list[list[int]] = []
-    for number in order:
-        for place, (left, row) in enumerate(open_rows):
-            if lengths[number] <= left:
-                row.append(number)
-                open_rows[place] = (left - lengths[number], row)
-                break
-        else:
-            open_rows.append((longest - lengths[number], [number]))
-            if len(open_rows) > 64:
-                fullest = min(range(len(open_rows)), key=lambda place: open_rows[place][0])
-                done.append(open_rows.pop(fullest)[1])
-    return done + [row for _, row in open_rows]
+    shuffler.shuffle(order)
+    rows: list[list[int]] = []
+    for begin in range(0, len(order), PACKED_TOGETHER):
+        pool = sorted(order[begin : begin + PACKED_TOGETHER], key=lambda number: -lengths[number])
+        spaces: list[tuple[int, int]] = []  # (tokens left, place in `rows`), least first
+        for number in pool:
+            at = bisect.bisect_left(spaces, (lengths[number], 0))
+            left, place = spaces.pop(at) if at < len(spaces) else (longest, len(rows))
+            if place == len(rows):
+                rows.append([])
+            rows[place].append(number)
+            bisect.insort(spaces, (left - lengths[number], place))
+    shuffler.shuffle(rows)  # else the longest samples come first
+    return rows
 
 
 def budget_groups(lengths: list[int], budget: int, seed: int) -> list[list[int]]:
@@ -107,7 +114,8 @@ def collate(
     tokens_bs = torch.full(shape, pad_token)
     targets_bs = torch.full(shape, IGNORED)
     weights_bs = torch.zeros(shape)
-    # Padding of a packed row is a sample of its own: its positions start again at 0.
+    # Padding of a packed row is a sample of its own: its positions start again at 0. Elsewhere they go on,
+    # so that a row is one sample to whoever looks for restarts.
     positions_bs = torch.zeros(shape, dtype=torch.int64)
     attended_bs = torch.zeros(shape, dtype=torch.int64)
     for number, row in enumerate(rows):
@@ -122,7 +130,7 @@ def collate(
             positions_bs[number, at:end] = torch.arange(len(tokens))
             attended_bs[number, at:end] = 1
             at = end
-        positions_bs[number, at:] = torch.arange(width - at)
+        positions_bs[number, at:] = torch.arange(width - at) if packed else torch.arange(at, width)
     attended = None if packed else attended_bs
     return Rows(
         tokens_bs, targets_bs, weights_bs, positions_bs, attended, len(items), weight=weight_of(weights_bs)

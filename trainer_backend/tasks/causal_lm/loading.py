@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
+import json
 import os
+import pickle
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from trainer_backend.errors import UsageError
 from trainer_backend.kinds import KINDS
 from trainer_backend.kinds.causal_lm import CausalLMTask
-from trainer_backend.tasks.built_in import place
+from trainer_backend.tasks.built_in import Warn, place
+from trainer_backend.tasks.causal_lm.adapters import with_adapters
+
+LOADING_ERRORS: Final = (OSError, ValueError, ImportError, KeyError, RuntimeError, pickle.UnpicklingError)
+"""What the library raises where a directory, a name or a file is wrong."""
+_NO_SDPA: Final = "scaled_dot_product_attention"
 
 
 def model_source(task: CausalLMTask, folder: Path) -> str:
@@ -34,29 +41,51 @@ def is_offline(task: CausalLMTask) -> bool:
 def load_tokenizer(task: CausalLMTask, folder: Path) -> Any:  # noqa: ANN401 - any tokenizer class
     """The tokenizer of the recipe's model. Raises UsageError."""
     transformers = _transformers()
+    refuse_folder(task, folder)
     try:
         return transformers.AutoTokenizer.from_pretrained(
-            model_source(task, folder), local_files_only=is_offline(task)
+            model_source(task, folder),
+            local_files_only=is_offline(task),
+            trust_remote_code=task.trust_remote_code,
         )
-    except (OSError, ValueError, ImportError, KeyError) as error:
+    except LOADING_ERRORS as error:
         raise UsageError(_cannot_load("tokenizer", task, folder, error)) from error
 
 
-def load_model(task: CausalLMTask, folder: Path) -> torch.nn.Module:
-    """The model, on the CPU, adapters in place. Raises UsageError."""
+def load_model(task: CausalLMTask, folder: Path, warn: Warn) -> torch.nn.Module:
+    """The model, on the CPU, in the dtype and with the attention of the recipe. Raises UsageError."""
     transformers = _transformers()
+    refuse_folder(task, folder)
     options: dict[str, Any] = {
         "dtype": {"auto": "auto", "fp32": torch.float32, "bf16": torch.bfloat16}[task.weights_dtype],
-        "attn_implementation": task.attention,
         "local_files_only": is_offline(task),
+        "trust_remote_code": task.trust_remote_code,
+        "output_loading_info": True,
     }
     if task.method == "qlora":
         options |= _four_bit(transformers)
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    source = model_source(task, folder)
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(model_source(task, folder), **options)
-    except (OSError, ValueError, ImportError, KeyError, RuntimeError) as error:
+        try:
+            model, found = load(source, attn_implementation=task.attention, **options)
+        except ValueError as error:
+            if task.attention != "sdpa" or _NO_SDPA not in str(error):
+                raise
+            warn("attention-eager", {"model": task.model})
+            model, found = load(source, attn_implementation="eager", **options)
+    except LOADING_ERRORS as error:
         raise UsageError(_cannot_load("model", task, folder, error)) from error
+    if found["missing_keys"]:
+        missing = sorted(found["missing_keys"])
+        warn("weights-missing", {"model": task.model, "count": len(missing), "first": missing[0]})
     model.config.use_cache = False
+    whole: torch.nn.Module = model
+    return whole
+
+
+def prepare_model(model: Any, task: CausalLMTask) -> torch.nn.Module:  # noqa: ANN401 - a PreTrainedModel
+    """Checkpointing and adapters in place, as the recipe asks. Raises UsageError."""
     if task.activation_checkpointing:
         _checkpoint_activations(model)
     if task.method == "full":
@@ -65,7 +94,7 @@ def load_model(task: CausalLMTask, folder: Path) -> torch.nn.Module:
     if task.activation_checkpointing:
         # Frozen embeddings give a first block whose input needs no gradient: nothing would be recomputed.
         model.enable_input_require_grads()
-    return _with_adapters(model, task)
+    return with_adapters(model, task)
 
 
 def _checkpoint_activations(model: Any) -> None:  # noqa: ANN401 - a PreTrainedModel
@@ -88,9 +117,47 @@ def _transformers() -> Any:  # noqa: ANN401 - a module
     return transformers
 
 
+def refuse_folder(task: CausalLMTask, folder: Path) -> None:
+    """Raises UsageError for a directory that is no model, and for code that would run without being asked."""
+    source = Path(model_source(task, folder))
+    if not source.is_dir():
+        return
+    path = source / "config.json"
+    if not path.is_file():
+        adapter = (source / "adapter_config.json").is_file()
+        message = f"task.model = {source} has no config.json, so it is no model directory." + (
+            " It holds an adapter; give the model that the adapter was trained on, or merge it first."
+            if adapter
+            else " Give the directory that save_pretrained wrote."
+        )
+        raise UsageError(message)
+    try:
+        config = json.loads(path.read_bytes())
+    except ValueError as error:
+        message = f"{path} cannot be read: {error}. Take the file from the model's source again."
+        raise UsageError(message) from error
+    if not isinstance(config, dict):
+        message = f"{path} holds no table. Take the file from the model's source again."
+        raise UsageError(message)
+    own = config.get("auto_map") or {}
+    known = config.get("model_type") in _transformers().models.auto.configuration_auto.CONFIG_MAPPING
+    if own and not known and not task.trust_remote_code:
+        files = sorted(
+            {str(name).partition(".")[0] + ".py" for name in own.values() if isinstance(name, str)}
+        )
+        message = (
+            f"task.model = {source} brings code of its own ({', '.join(files)}), which is not run unasked."
+            " Read it, then set task.trust_remote_code = true; or choose a model that transformers knows."
+        )
+        raise UsageError(message)
+
+
 def _cannot_load(what: str, task: CausalLMTask, folder: Path, error: Exception) -> str:
-    first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    first = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".:")
     source = model_source(task, folder)
+    reason, remedy = _why(what, task, str(error))
+    if reason:
+        return f"The {what} of task.model = {task.model} cannot be loaded: {reason}. {remedy}"
     if Path(source).is_dir():
         return f"The {what} in {source} cannot be loaded: {first}. Is the directory complete?"
     if is_offline(task):
@@ -102,6 +169,30 @@ def _cannot_load(what: str, task: CausalLMTask, folder: Path, error: Exception) 
         f"task.model = {task.model} is no directory, and the {what} did not come from the hub: {first}."
         " Check the name and the connection, or give a model directory."
     )
+
+
+def _why(what: str, task: CausalLMTask, said: str) -> tuple[str, str]:
+    """What the library's longer messages mean, and the remedy; empty where its first line does."""
+    version = _transformers().__version__
+    if "does not recognize this architecture" in said or "not support your architecture" in said:
+        kind = next(iter(re.findall(r"model type `([^`]+)`", said)), "its own")
+        remedy = "Install a newer transformers, or choose another model."
+        return f"transformers {version} does not know the architecture {kind}", remedy
+    if "Unrecognized configuration class" in said and what == "model":
+        kind = next(iter(re.findall(r"class '[\w.]*\.(\w+)Config'", said)), "This")
+        return f"{kind} is no causal language model", "Choose a model that continues text."
+    if "trust_remote_code" in said or "execute the" in said:
+        return (
+            "it brings code of its own, which is not run unasked",
+            "Read it, then set task.trust_remote_code = true; or choose a model that transformers knows.",
+        )
+    if "flash" in said.lower() and task.attention == "flash_attention_2":
+        reason = "flash attention is not installed here, or the model has none of it"
+        return reason, 'Set task.attention = "sdpa".'
+    if "Weights only load failed" in said or "weights_only" in said:
+        reason = "its weights are a pickle that holds more than weights, which is not opened"
+        return reason, "Save the model as safetensors (save_pretrained) where you trust it."
+    return "", ""
 
 
 def _four_bit(transformers: Any) -> dict[str, Any]:  # noqa: ANN401 - a module
@@ -119,44 +210,3 @@ def _four_bit(transformers: Any) -> dict[str, Any]:  # noqa: ANN401 - a module
         bnb_4bit_compute_dtype=compute,
     )
     return {"quantization_config": config, "device_map": {"": torch.cuda.current_device()}}
-
-
-def _with_adapters(model: Any, task: CausalLMTask) -> torch.nn.Module:  # noqa: ANN401 - a PreTrainedModel
-    try:
-        peft: Any = importlib.import_module("peft")  # an optional, heavy library
-    except ImportError as error:
-        message = f'task.method = "{task.method}" needs peft. Run: pip install peft'
-        raise UsageError(message) from error
-    if task.method == "qlora":
-        model = peft.prepare_model_for_kbit_training(
-            model,
-            use_gradient_checkpointing=task.activation_checkpointing,
-            gradient_checkpointing_kwargs={"use_reentrant": False},
-        )
-    config = peft.LoraConfig(
-        r=task.lora_rank,
-        lora_alpha=task.lora_alpha,
-        lora_dropout=task.lora_dropout,
-        target_modules=list(task.lora_targets) or "all-linear",
-        task_type="CAUSAL_LM",
-    )
-    missing = [target for target in task.lora_targets if not _matches(model, target)]
-    if missing:
-        ends = sorted({name.rpartition(".")[2] for name, module in model.named_modules() if _linear(module)})
-        near = difflib.get_close_matches(missing[0], ends, n=1)
-        hint = f"Did you mean {near[0]}? " if near else ""
-        message = (
-            f"task.lora_targets: {missing[0]!r} matches no module of {task.model}."
-            f" {hint}Its linear layers end in {', '.join(ends)}."
-        )
-        raise UsageError(message)
-    adapted: torch.nn.Module = peft.get_peft_model(model, config)
-    return adapted
-
-
-def _matches(model: torch.nn.Module, target: str) -> bool:
-    return any(name == target or name.endswith(f".{target}") for name, _ in model.named_modules())
-
-
-def _linear(module: torch.nn.Module) -> bool:
-    return isinstance(module, torch.nn.Linear) or type(module).__name__ == "Conv1D"

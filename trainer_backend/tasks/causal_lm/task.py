@@ -27,7 +27,8 @@ from trainer_backend.tasks.causal_lm.layout import (
     packed_groups,
     split_rows,
 )
-from trainer_backend.tasks.causal_lm.loading import load_model, load_tokenizer
+from trainer_backend.tasks.causal_lm.loading import load_model, load_tokenizer, prepare_model
+from trainer_backend.tasks.causal_lm.probes import check_packing, is_causal, takes_positions
 from trainer_backend.tasks.causal_lm.records import files_of, read_records
 
 AUXILIARY: Final = "auxiliary"
@@ -56,16 +57,22 @@ class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
             normalization=self.normalization,
         )
         self._auxiliary_ratio = 0.0
+        self._takes_positions = True
+        self._masks_padding = True
 
     def model(self) -> torch.nn.Module:
         """The model with its adapters, checked for packing where that is asked."""
-        model = load_model(self.task, self.folder)
+        model = prepare_model(load_model(self.task, self.folder, self.warn), self.task)
         config: Any = model.config
         self._auxiliary_ratio = float(getattr(config, "router_aux_loss_coef", 0.0) or 0.0)
         if self._auxiliary_ratio and hasattr(config, "output_router_logits"):
             config.output_router_logits = True  # else there is no auxiliary loss
+        self._takes_positions = takes_positions(model)
+        # Later tokens hide nothing from earlier ones in a causal model, so padding at the end needs no mask
+        # (and attention is quicker without). An auxiliary loss must not count padding.
+        self._masks_padding = bool(self._auxiliary_ratio) or not is_causal(model)
         if self.task.layout == "packing":
-            _check_packing(model, self.task.model)
+            check_packing(model, self.task.model, takes_positions=self._takes_positions)
         self._choose_loss(model)
         return model
 
@@ -160,10 +167,14 @@ class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
         return {"token_accuracy": LossTerm(right, batch.weight)}
 
     def _forward(self, model: torch.nn.Module, batch: Rows, scored: Scored | None = None) -> Any:  # noqa: ANN401
-        options: dict[str, Any] = {} if batch.attended is None else {"attention_mask": batch.attended}
+        options: dict[str, Any] = {}
+        if self._masks_padding and batch.attended is not None:
+            options["attention_mask"] = batch.attended
+        if self._takes_positions:
+            options["position_ids"] = batch.positions
         if scored is not None:
             options["scored"] = scored
-        outputs = model(input_ids=batch.tokens, position_ids=batch.positions, use_cache=False, **options)
+        outputs = model(input_ids=batch.tokens, use_cache=False, **options)
         unknown = [
             name
             for name, value in outputs.items()
@@ -243,29 +254,3 @@ def _chosen(encoded: Encoded, numbers: list[int]) -> Encoded:
     starts = torch.tensor([0, *(len(tokens) for tokens, _ in samples)]).cumsum(0)
     tokens = torch.cat([tokens for tokens, _ in samples]).int()
     return Encoded(tokens, torch.cat([has_loss for _, has_loss in samples]), starts)
-
-
-@torch.no_grad()
-def _check_packing(model: Any, name: str) -> None:  # noqa: ANN401 - a PreTrainedModel
-    """Refuse to pack where the model lets samples of a row see each other."""
-    if not all(parameter.device.type == "cpu" for parameter in model.parameters()):
-        return
-    was_training = model.training
-    model.eval()
-    vocabulary = int(model.config.vocab_size)
-    generator = torch.Generator().manual_seed(0)
-    first, second = torch.randint(0, vocabulary, (2, 6), generator=generator)
-    alone = model(input_ids=second[None], position_ids=torch.arange(6)[None], use_cache=False).logits
-    both = model(
-        input_ids=torch.cat([first, second])[None],
-        position_ids=torch.arange(6).repeat(2)[None],
-        use_cache=False,
-    ).logits[:, 6:]
-    model.train(was_training)
-    difference = (alone - both).abs().max() / alone.abs().max().clamp_min(1e-30)
-    if difference > 0.02:
-        message = (
-            f'layout = "packing": {name} lets packed samples see each other'
-            f' (logits differ by {difference:.0%}). Use layout = "padding", perhaps with a token budget.'
-        )
-        raise UsageError(message)

@@ -84,7 +84,7 @@ def agree(chunked_task: CausalLM, full_task: CausalLM, *, within: float = 1e-12)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_chunks_add_up_to_the_loss_of_all_logits(tmp_path: Path, shape: Shape, smoothing: float) -> None:
     """Plain, tied, soft-capped, scaled up and down: equal at 1e-12 in fp64."""
-    options = {"attention": "eager", "label_smoothing": smoothing}
+    options: dict[str, Any] = {"attention": "eager", "label_smoothing": smoothing}
     agree(make(tmp_path, shape, loss="chunked", **options), make(tmp_path, shape, loss="full", **options))
 
 
@@ -124,7 +124,7 @@ def test_a_head_with_something_unknown_after_it_takes_the_full_loss(tmp_path: Pa
     """What the configuration does not tell is not guessed."""
     import transformers
 
-    class Doubled(transformers.LlamaForCausalLM):
+    class Doubled(transformers.LlamaForCausalLM):  # type: ignore[misc]  # not typed
         def forward(self, *args: Any, **options: Any) -> Any:
             outputs = super().forward(*args, **options)
             outputs.logits = outputs.logits * 2
@@ -133,7 +133,7 @@ def test_a_head_with_something_unknown_after_it_takes_the_full_loss(tmp_path: Pa
     monkeypatch.setattr(
         transformers.AutoModelForCausalLM,
         "from_pretrained",
-        lambda source, **_: Doubled.from_pretrained(source),
+        lambda source, **_: Doubled.from_pretrained(source, output_loading_info=True),
     )
     task = make(tmp_path, loss="chunked")
     with pytest.raises(UsageError, match="known scale"):
