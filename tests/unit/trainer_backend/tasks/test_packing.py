@@ -16,7 +16,7 @@ from trainer_backend.kinds.causal_lm import CausalLMData, CausalLMTask
 from trainer_backend.tasks.causal_lm import CausalLM
 from trainer_backend.tasks.causal_lm.layout import packed_groups
 from trainer_backend.tasks.causal_lm.probes import in_fp32
-from trainer_backend.verify.quiet import Quiet
+from trainer_backend.verify.torch_modes import ControlledRun
 
 SAMPLES = [{"prompt": "this is", "completion": " a text" * count} for count in (1, 6, 2, 9, 3, 1, 4, 2) * 2]
 
@@ -40,7 +40,7 @@ def gradient(task: CausalLM, model: torch.nn.Module, micro_batch_size: int) -> t
     weight = 0.0
     for begin in range(0, len(items), micro_batch_size):
         batch = task.collate(items[begin : begin + micro_batch_size])
-        with Quiet(widen=True):  # some attentions ask for an fp32 softmax
+        with ControlledRun(widen=True):  # some attentions ask for an fp32 softmax
             terms = list(task.loss(model, batch))
         terms[0].total.backward()  # type: ignore[no-untyped-call]
         weight += task.weights(batch)["loss"]
