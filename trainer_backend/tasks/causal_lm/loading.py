@@ -16,7 +16,7 @@ import torch
 from trainer_backend.errors import UsageError
 from trainer_backend.kinds import KINDS
 from trainer_backend.kinds.causal_lm import CausalLMTask
-from trainer_backend.tasks.built_in import Warn, place
+from trainer_backend.tasks.built_in import ReportWarning, place
 from trainer_backend.tasks.causal_lm.adapters import with_adapters
 
 LOADING_ERRORS: Final = (OSError, ValueError, ImportError, KeyError, RuntimeError, pickle.UnpicklingError)
@@ -52,7 +52,7 @@ def load_tokenizer(task: CausalLMTask, folder: Path) -> Any:  # noqa: ANN401 - a
         raise UsageError(_cannot_load("tokenizer", task, folder, error)) from error
 
 
-def load_model(task: CausalLMTask, folder: Path, warn: Warn) -> torch.nn.Module:
+def load_model(task: CausalLMTask, folder: Path, warn: ReportWarning) -> torch.nn.Module:
     """The model, on the CPU, in the dtype and with the attention of the recipe. Raises UsageError."""
     transformers = _transformers()
     refuse_folder(task, folder)
