@@ -9,7 +9,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QAction, QKeySequence
 from PySide6.QtWidgets import QBoxLayout, QHBoxLayout, QMenu, QVBoxLayout, QWidget
 
-from gradacc_gui.form.form_memory import FormMemory, bundled_recipes
+from gradacc_gui.form.form_memory import FormMemory, bundled_recipes, is_bundled
 from gradacc_gui.theme import space
 from gradacc_gui.widgets.desktop import ask_for_file, ask_where_to_save
 from gradacc_gui.widgets.parts import ElidedLabel, button, label, put
@@ -26,7 +26,8 @@ class RecipeBar(QWidget):
     save_requested = Signal()
     save_as_requested = Signal(Path)
     import_requested = Signal(Path)
-    aside_requested = Signal()
+    aside_requested = Signal(int)
+    """Which of the edits that were set aside, the newest first."""
 
     def __init__(self, memory: FormMemory) -> None:
         super().__init__()
@@ -79,14 +80,14 @@ class RecipeBar(QWidget):
         self.menu.addAction(tr("Open…"), self.ask_what_to_open)
         self.menu.addAction(tr("Save as…"), self.ask_where_to_save)
         self.menu.addAction(tr("Import from another trainer…"), self.ask_what_to_import)
-        aside = self._memory.draft("aside")
-        if aside is not None:
+        for place, aside in enumerate(self._memory.aside()):
             name = Path(aside.recipe).name or tr("a recipe not saved yet")
             self.menu.addAction(
-                tr("Bring back the edits to {name}").format(name=name), self.aside_requested.emit
+                tr("Restore the edits to {name}").format(name=name),
+                partial(self.aside_requested.emit, place),
             )
         for title, paths in (
-            (tr("Come with gradacc"), bundled_recipes()),
+            (tr("Examples"), bundled_recipes()),
             (tr("Recent"), self._memory.recent_recipes()),
         ):
             if paths:
@@ -108,7 +109,10 @@ class RecipeBar(QWidget):
 
     def ask_where_to_save(self) -> None:
         """A file dialog for a recipe's new place."""
-        start = self._folder / (self._path.name if self._path else "run.toml")
+        folder = self._folder
+        if is_bundled(self._path):  # an example is saved among the person's own, not in the installation
+            folder = next((path.parent for path in self._memory.recent_recipes()), Path.home())
+        start = folder / (self._path.name if self._path else "run.toml")
         ask_where_to_save(self, tr("Save the recipe"), start, self.save_as_requested.emit, FILTER)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 import msgspec
 
@@ -13,8 +14,8 @@ from gradacc_gui.remembered import Remembered
 from trainer_backend.run_directory import home, make_private
 
 MOST_RECENT: Final = 10
-DraftSlot: TypeAlias = Literal["draft", "aside"]
-"""draft: what stands in the form; aside: edits that made way for another recipe."""
+MOST_ASIDE: Final = 20
+"""Sets of edits that are kept while other recipes are open."""
 
 
 class FormMemory(Remembered):
@@ -53,31 +54,48 @@ class FormMemory(Remembered):
         """The next start of the window begins with this one."""
         self._set("form/interpreter", path)
 
-    def draft(self, place: DraftSlot = "draft") -> Kept | None:
+    def draft(self) -> Kept | None:
         """What was typed and not saved; None: nothing, or nothing that is understood."""
         try:
-            return msgspec.json.decode(_draft_path(place).read_bytes(), type=Kept)
+            return msgspec.json.decode(_path("draft").read_bytes(), type=Kept)
         except (OSError, msgspec.DecodeError):
             return None
 
-    def keep_draft(self, kept: Kept | None, place: DraftSlot = "draft") -> None:
-        """Write what is typed beside and rename it; None takes the draft away."""
-        path = _draft_path(place)
+    def keep_draft(self, kept: Kept | None) -> None:
+        """Keep what is typed over a restart; None forgets it."""
+        _write("draft", kept)
+
+    def aside(self) -> list[Kept]:
+        """Edits that made way for another recipe, the newest first."""
         try:
-            if kept is None:
-                path.unlink(missing_ok=True)
-                return
-            make_private(home())
-            beside = path.with_suffix(".part")
-            beside.write_bytes(msgspec.json.encode(kept))
-            beside.replace(path)
-        except OSError:
-            # Keeping a draft is a courtesy; a full disk must not stop the person who types.
+            found = msgspec.json.decode(_path("aside").read_bytes(), type=Kept | list[Kept])
+        except (OSError, msgspec.DecodeError):
+            return []
+        return found if isinstance(found, list) else [found]  # an earlier version kept one
+
+    def keep_aside(self, kept: Sequence[Kept]) -> None:
+        """Keep these, the newest first, over a restart; beyond `MOST_ASIDE` the oldest go."""
+        _write("aside", list(kept)[:MOST_ASIDE] or None)
+
+
+def _path(name: str) -> Path:
+    return home() / f"form-{name}.json"
+
+
+def _write(name: str, content: object) -> None:
+    """Write beside and rename, so that a crash leaves the former content; None removes it."""
+    path = _path(name)
+    try:
+        if content is None:
+            path.unlink(missing_ok=True)
             return
-
-
-def _draft_path(place: DraftSlot) -> Path:
-    return home() / f"form-{place}.json"
+        make_private(home())
+        beside = path.with_suffix(".part")
+        beside.write_bytes(msgspec.json.encode(content))
+        beside.replace(path)
+    except OSError:
+        # Keeping a draft is a courtesy; a full disk must not stop the person who types.
+        return
 
 
 def bundled_recipes() -> list[Path]:
@@ -90,4 +108,4 @@ def bundled_recipes() -> list[Path]:
 
 def is_bundled(path: Path | None) -> bool:
     """Whether a recipe belongs to the installation, which is not written to."""
-    return path is not None and path in bundled_recipes()
+    return path is not None and path.resolve() in [each.resolve() for each in bundled_recipes()]

@@ -66,8 +66,11 @@ class FormPage(QWidget):
         self.bar = RecipeBar(self.memory)
         self.notice = Notice()
         self.trouble = Notice("notice-bad")
-        self.undo = button(tr("Bring them back"), clicked=self.recipe.bring_back)
+        self.undo = button(tr("Restore them"), clicked=self.recipe.bring_back)
         self.notice.buttons.addWidget(self.undo)
+        self.conflict = Notice("notice-warning")
+        self.conflict.buttons.addWidget(button(tr("Reload"), clicked=self._reload))
+        self.conflict.buttons.addWidget(button(tr("Keep mine"), clicked=self._keep_mine))
         self.fields = FieldsArea()
         self.this_run = ThisRunPanel()
         self.interpreter = InterpreterPanel(self.memory)
@@ -95,7 +98,7 @@ class FormPage(QWidget):
         self._side.setFixedWidth(SIDE_WIDTH)
         left = QVBoxLayout()
         left.setSpacing(space(3))
-        for widget in (self.bar, self.notice, self.trouble):
+        for widget in (self.bar, self.notice, self.conflict, self.trouble):
             left.addWidget(widget)
         left.addWidget(self.area, 1)
         self._left = left
@@ -114,6 +117,7 @@ class FormPage(QWidget):
         self.recipe.replaced.connect(self._replaced)
         self.recipe.refused.connect(self.trouble.say)
         self.recipe.noticed.connect(self._noticed)
+        self.recipe.changed_on_disk.connect(self._changed_on_disk)
         self.fields.edited.connect(self._edited)
         self.fields.chosen.connect(self._chosen)
         self.fields.kind_chosen.connect(self._kind_chosen)
@@ -175,6 +179,8 @@ class FormPage(QWidget):
         super().showEvent(event)
         self.interpreter.ask()
         self.data.set_active(True)
+        if self.draft.path is not None and self.recipe.is_changed_on_disk():
+            self._changed_on_disk(self.draft.path)
 
     def hideEvent(self, event: QHideEvent) -> None:
         """What was typed is kept before the page goes."""
@@ -295,13 +301,27 @@ class FormPage(QWidget):
         self._refresh()
 
     def _replaced(self) -> None:
-        self.notice.hide()
-        self.trouble.hide()
+        for notice in (self.notice, self.conflict, self.trouble):
+            notice.hide()
         self._show()
 
     def _noticed(self, sentence: str, can_undo: bool) -> None:
         self.undo.setVisible(can_undo)
         self.notice.say(sentence)
+
+    def _changed_on_disk(self, path: Path) -> None:
+        sentence = tr("{name} was changed on disk since you opened it.").format(name=path.name)
+        more = tr("Reload opens the changed file and sets your edits aside. Keep mine overwrites the file.")
+        self.conflict.say(sentence, more if self.draft.is_edited else "")
+
+    def _reload(self) -> None:
+        self.conflict.hide()
+        self.recipe.reload()
+
+    def _keep_mine(self) -> None:
+        self.conflict.hide()
+        if self.draft.path is not None:
+            self.recipe.save(self.draft.path, over_changes=True)
 
     def _save(self) -> None:
         path = self.recipe.own_path

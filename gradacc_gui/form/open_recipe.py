@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+import tomlkit
 from PySide6.QtCore import QObject, Signal
 
 from gradacc_gui.form.form_memory import FormMemory, bundled_recipes, is_bundled
@@ -40,6 +41,9 @@ class OpenRecipe(QObject):
     """What was not done, and the sentences that say why."""
     noticed = Signal(str, bool)
     """What was done besides, and whether edits can be brought back."""
+
+    changed_on_disk = Signal(Path)
+    """The open recipe's file is not what was opened: it was edited elsewhere, and nothing was written."""
 
     def __init__(self, memory: FormMemory) -> None:
         super().__init__()
@@ -100,7 +104,7 @@ class OpenRecipe(QObject):
     def _take(self, recipe: Recipe, path: Path | None) -> None:
         former = self.draft
         if former.is_edited:
-            self.memory.keep_draft(former.keep(), "aside")
+            self.memory.keep_aside([former.keep(), *self.memory.aside()])
         self._replace(Draft(recipe, path=path))
         if former.is_edited:
             name = former.path.name if former.path else tr("the recipe that was not saved")
@@ -111,16 +115,19 @@ class OpenRecipe(QObject):
         self.replaced.emit()
         self.keep()
 
-    def bring_back(self) -> None:
-        """Exchange the form and the edits that were set aside."""
-        kept = self.memory.draft("aside")
-        if kept is None:
+    def bring_back(self, place: int = 0) -> None:
+        """Exchange the form and edits that were set aside: those at `place` of `FormMemory.aside`."""
+        aside = self.memory.aside()
+        if place >= len(aside):
             return
-        self.memory.keep_draft(self.draft.keep() if self.draft.is_edited else None, "aside")
+        kept = aside.pop(place)
         try:
-            self._replace(Draft.restore(kept))
+            draft = Draft.restore(kept)
         except UsageError as error:
             self._refuse_to_open(tr("The draft"), str(error))
+            return
+        self.memory.keep_aside([self.draft.keep(), *aside] if self.draft.is_edited else aside)
+        self._replace(draft)
 
     def restore(self) -> None:
         """Take up the edits that were not saved before the window closed."""
@@ -132,7 +139,7 @@ class OpenRecipe(QObject):
         except UsageError as error:
             self._refuse_to_open(tr("The draft of last time"), str(error))
             return
-        self.noticed.emit(tr("Edits that were not saved last time are back."), False)
+        self.noticed.emit(tr("Restored your unsaved changes."), False)
 
     def keep(self) -> None:
         """Write what was typed and not saved to disk, so that a restart does not lose it."""
@@ -144,8 +151,35 @@ class OpenRecipe(QObject):
         path = self.draft.path
         return None if path is None or is_bundled(path) else path
 
-    def save(self, path: Path) -> bool:
-        """Write the recipe with its comments to `path`; False, with a sentence, when that is not possible."""
+    def is_changed_on_disk(self) -> bool:
+        """Whether the open recipe's file says something else than when it was opened or saved."""
+        path = self.draft.path
+        if path is None or not path.exists():  # one that is gone is written anew
+            return False
+        try:
+            return tomlkit.dumps(load_recipe(path).document) != self.draft.base_text()
+        except UsageError:  # edited into something that is no recipe
+            return True
+
+    def reload(self) -> None:
+        """Open the recipe's file as it is now; edits are set aside."""
+        if self.draft.path is not None:
+            self.open(self.draft.path)
+
+    def save(self, path: Path, *, over_changes: bool = False) -> bool:
+        """Write the recipe with its comments to `path`.
+
+        False, with a sentence, when that is not possible. A file that was edited elsewhere is only written
+        `over_changes`: otherwise `changed_on_disk` asks first.
+        """
+        if is_bundled(path):
+            why = tr("{path} is an example of gradacc's, which updates replace. Save it in another folder.")
+            self.refused.emit(tr("The recipe was not saved."), why.format(path=path))
+            return False
+        is_own = self.draft.path is not None and path.absolute() == self.draft.path.absolute()
+        if is_own and not over_changes and self.is_changed_on_disk():
+            self.changed_on_disk.emit(path)
+            return False
         try:
             recipe = self.draft.recipe()
             moved = path.absolute().parent != self.draft.folder

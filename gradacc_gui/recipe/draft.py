@@ -260,10 +260,14 @@ class Draft:
 
     # ------------------------------------------------------------------ kept between two starts
 
+    def base_text(self) -> str:
+        """The recipe as it was opened or saved last, without the edits."""
+        return tomlkit.dumps(self._document)
+
     def keep(self) -> Kept:
         """Everything typed, right or not."""
         return Kept(
-            document=tomlkit.dumps(self._document),
+            document=self.base_text(),
             folder=str(self.folder),
             recipe=str(self.path) if self.path else "",
             kind=self.kind,

@@ -295,7 +295,7 @@ def test_no_chart_starves_when_ticks_are_slow(
     """Each tick comes 40 ms after the one before and has time for one chart, and all charts change."""
     grid = show(write_run(tmp_path, PLAN))
     now = 1_000_000.0
-    monkeypatch.setattr(grid_module.time, "perf_counter", lambda: now)
+    monkeypatch.setattr("gradacc_gui.charts.grid.time.perf_counter", lambda: now)
     paints = dict.fromkeys((each.spec.key for each in grid.cards), 0)
     for each in grid.cards:
         each.painted_at = now

@@ -10,12 +10,21 @@ import pytest
 from PySide6.QtCore import QMimeData, QPoint, QPointF, Qt, QUrl
 from PySide6.QtGui import QDropEvent, QKeyEvent, QWheelEvent
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QAbstractButton, QApplication, QComboBox, QLabel, QLineEdit, QWidget
+from PySide6.QtWidgets import (
+    QAbstractButton,
+    QApplication,
+    QComboBox,
+    QFileDialog,
+    QLabel,
+    QLineEdit,
+    QWidget,
+)
 from pytestqt.exceptions import TimeoutError as QtBotTimeout
 from pytestqt.qtbot import QtBot
 
 from gradacc_gui.form.editors import ComboBox, FlagBox, PathEdit, line_of
 from gradacc_gui.form.field_view import ChoiceView
+from gradacc_gui.form.form_memory import FormMemory, bundled_recipes
 from gradacc_gui.form.new_run_page import FormPage
 from gradacc_gui.form.open_recipe import FIRST_RECIPE
 from gradacc_gui.theme import DARK, LIGHT, palette, style_sheet
@@ -306,7 +315,7 @@ def test_a_restart_brings_back_what_was_typed(
     assert again.draft.text(N) == "abc"
     assert again.draft.path == tmp_path / "small.toml"
     assert again.faults
-    assert again.notice.sentence.text() == "Edits that were not saved last time are back."
+    assert again.notice.sentence.text() == "Restored your unsaved changes."
 
 
 def test_without_edits_a_restart_shows_the_demo_again(
@@ -605,3 +614,85 @@ def test_another_trainer_s_configuration_fills_the_form(page: FormPage, tmp_path
     path.write_text("nothing: here\n", encoding="utf-8")
     page.bar.import_requested.emit(path)
     assert line_of(page.fields.view(N).editor).text() == "16"  # type: ignore[union-attr]
+
+
+# ------------------------------------------------------------------ nobody's edits are overwritten
+
+
+def test_saving_over_a_file_that_was_edited_elsewhere_asks_first(page: FormPage, tmp_path: Path) -> None:
+    """Nothing is written until the person has chosen; reloading keeps the person's own edits aside."""
+    path = tmp_path / "small.toml"
+    outside = path.read_text("utf-8").replace("micro_batch_size = 8", "micro_batch_size = 2")
+    assert outside != path.read_text("utf-8")
+    page._edited("optimizer.learning_rate", "0.5")
+    path.write_text(outside, encoding="utf-8")
+    page._save()
+    assert path.read_text("utf-8") == outside
+    assert not page.conflict.isHidden()
+    assert page.conflict.sentence.text() == "small.toml was changed on disk since you opened it."
+    page._reload()
+    assert page.conflict.isHidden()
+    assert page.draft.text("accumulation.micro_batch_size") == "2"
+    assert [kept.texts for kept in page.memory.aside()] == [{"optimizer.learning_rate": "0.5"}]
+
+
+def test_one_s_own_edits_can_be_kept_over_those_made_elsewhere(page: FormPage, tmp_path: Path) -> None:
+    """And the next save asks nothing."""
+    path = tmp_path / "small.toml"
+    page._edited("optimizer.learning_rate", "0.5")
+    path.write_text("this is no recipe", encoding="utf-8")
+    page._save()
+    assert path.read_text("utf-8") == "this is no recipe"
+    page._keep_mine()
+    assert "learning_rate = 0.5" in path.read_text("utf-8")
+    page._edited("optimizer.learning_rate", "0.25")
+    page._save()
+    assert page.conflict.isHidden()
+    assert "learning_rate = 0.25" in path.read_text("utf-8")
+
+
+def test_a_change_on_disk_is_told_when_the_page_is_shown_again(
+    page: FormPage, tmp_path: Path, qtbot: QtBot
+) -> None:
+    """Before anything is typed into an old recipe."""
+    page.show()
+    qtbot.waitExposed(page)
+    assert page.conflict.isHidden()
+    page.hide()
+    path = tmp_path / "small.toml"
+    path.write_text(path.read_text("utf-8") + "# a line more\n", encoding="utf-8")
+    page.show()
+    assert not page.conflict.isHidden()
+
+
+def test_an_example_is_never_written_over(page: FormPage, tmp_path: Path) -> None:
+    """A place among the person's own recipes is proposed; the installation's folder is refused."""
+    example = bundled_recipes()[0]
+    before = example.read_bytes()
+    assert page.set_recipe(example)
+    page._edited("run.name", "mine")
+    page._save()
+    dialog = page.findChild(QFileDialog)
+    assert dialog is not None
+    assert Path(dialog.selectedFiles()[0]).parent == tmp_path
+    dialog.reject()
+    assert not page.recipe.save(example)
+    assert "Save it in another folder" in page.trouble.more.text()
+    assert example.read_bytes() == before
+
+
+def test_edits_to_several_recipes_are_set_aside_and_each_can_come_back(
+    page: FormPage, tmp_path: Path
+) -> None:
+    """The menu has an entry for each, the newest first, also after a restart of the window."""
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.toml").write_text((tmp_path / "small.toml").read_text("utf-8"), encoding="utf-8")
+        assert page.set_recipe(tmp_path / f"{name}.toml")
+        page._edited("run.name", f"mine-{name}")
+    assert page.set_recipe(tmp_path / "small.toml")
+    page.bar.fill_menu()
+    entries = [action.text() for action in page.bar.menu.actions() if "Restore" in action.text()]
+    assert entries == [f"Restore the edits to {name}.toml" for name in ("c", "b", "a")]
+    page.bar.aside_requested.emit(2)
+    assert page.draft.text("run.name") == "mine-a"
+    assert [Path(kept.recipe).name for kept in FormMemory().aside()] == ["c.toml", "b.toml"]
