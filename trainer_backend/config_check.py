@@ -249,7 +249,10 @@ def _wanted(kind: inspect.Type) -> str:
                 f" of at most {kind.max_length} characters." if kind.max_length else "."
             )
         case inspect.TupleType():
-            return f"It must be a list of {len(kind.item_types)} numbers: {_wanted(kind.item_types[0])}"
+            item = bare(kind.item_types[0])
+            each = _bounds(item) if isinstance(item, inspect.IntType | inspect.FloatType) else ""
+            numbers = f"It must be a list of {len(kind.item_types)} numbers"
+            return f"{numbers}, each{each}." if each else f"{numbers}."
         case inspect.VarTupleType():
             return _wanted_list(kind.item_type)
         case inspect.DictType():
@@ -261,8 +264,11 @@ def _wanted(kind: inspect.Type) -> str:
 def _wanted_list(item: inspect.Type) -> str:
     item = bare(item)
     if isinstance(item, inspect.StructType):
-        keys = "; ".join(f"{field.encode_name}: {_wanted(field.type)}" for field in item.fields)
-        return f"It must be a list of tables with {keys}"
+        keys = ", ".join(
+            f"{field.encode_name} ({_wanted(field.type).removeprefix('It must be ').removesuffix('.')})"
+            for field in item.fields
+        )
+        return f"It must be a list of tables with {keys}."
     return "It must be a list of texts."
 
 
@@ -274,7 +280,8 @@ def _bounds(kind: inspect.IntType | inspect.FloatType) -> str:
     if low is not None and high is not None:
         if not above and not below:
             return f" from {low:,} to {high:,}"
-        return f" {above or 'from '}{low:,} {'and ' + below if below else 'to '}{high:,}"
+        upper = "to below " if below else "and at most " if above else "to "
+        return f" {above or 'from '}{low:,} {upper}{high:,}"
     if low is not None:
         return f" {above or 'from '}{low:,}" + ("" if above else " up")
     return f" {below or 'up to '}{high:,}" if high is not None else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QStandardItemModel
@@ -22,6 +23,9 @@ from trainer_backend.kinds import KINDS
 from trainer_backend.published import Difference, compare
 
 KIND = "task.kind"
+RATE_PATH: Final = "optimizer.learning_rate"
+HIGH_LEARNING_RATE: Final = 10.0
+"""Plain SGD on a normalized loss goes to 1 and somewhat beyond; above this a typing error is likelier."""
 
 
 class FieldsArea(PanelFlow):
@@ -190,6 +194,8 @@ def _extra(view: FieldView, draft: Draft, factors: Factors, config: RunConfig | 
         words = tr("Effective batch {count:,}{later}")
         return words.format(count=factors.effective, later=factors.later_words()) if both else ""
     value = draft.valid_value(path) if path in draft.specs else None
+    if value is not None and (reading := _reading(path, draft.text(path), value)):
+        return reading
     if value is None or factors.effective is None:
         return ""
     if path == N_PATH:
@@ -207,6 +213,16 @@ def _extra(view: FieldView, draft: Draft, factors: Factors, config: RunConfig | 
         if config is not None and config.accumulation.schedule:  # steps are not all of one size
             return tr("≈ {count:,} optimizer steps").format(count=steps_for(config, value))
         return in_steps(value, factors.effective)
+    return ""
+
+
+def _reading(path: str, text: str, value: object) -> str:
+    """How an unusual number was read, where that may not be what was meant; else empty."""
+    if path == RATE_PATH and isinstance(value, int | float) and value > HIGH_LEARNING_RATE:
+        words = tr("{value:,.4g} is unusually high for a learning rate. Check the decimal point.")
+        return words.format(value=value)
+    if isinstance(value, int) and value >= 1000 and not text.strip().isdigit():  # 1_000, 1e3
+        return tr("= {value:,}").format(value=value)
     return ""
 
 

@@ -214,7 +214,12 @@ def value_of(spec: FieldSpec, text: str) -> Any:  # noqa: ANN401 - plain data
     if spec.optional and not text.strip():
         return ABSENT
     match spec.shape:
-        case "integer" | "number":
+        case "integer":
+            number = read_number(text)
+            # 1e3 is how people write a thousand; the recipe gets 1000. 4.0 is no count, and stays refused.
+            is_power = "e" in text.lower() and isinstance(number, float) and number.is_integer()
+            return int(number) if is_power and abs(number) < LARGEST_EXACT else number
+        case "number":
             return read_number(text)
         case "choice":
             return dict(zip(spec.choices, spec.values, strict=True)).get(text, text)
@@ -223,13 +228,19 @@ def value_of(spec: FieldSpec, text: str) -> Any:  # noqa: ANN401 - plain data
         case "list":
             return _read_list(text)
         case "pair":
-            return [read_number(part) for part in text.split(",")] if text.strip() else text.strip()
+            inside = _BRACKETS.sub(r"\2", text.strip())  # as a list in TOML or Python has them
+            return [read_number(part) for part in inside.split(",")] if inside.strip() else inside.strip()
         case "points":
             return _read_points(spec, text)
         case "table":
             return read_table(text)
         case _:
             return text
+
+
+LARGEST_EXACT: Final = 2.0**53
+"""Up to here every whole number is a float."""
+_BRACKETS: Final = re.compile(r"^([\[(])([^\[\]()]*)[\])]$")
 
 
 def read_number(text: str) -> int | float | str:

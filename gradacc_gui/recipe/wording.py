@@ -16,7 +16,9 @@ def beside_field(problem: Problem, specs: Mapping[str, FieldSpec]) -> str:
     """The sentence without its path, with titles for other paths, and with a value to try."""
     sentence = problem.message
     spec = _spec_of(problem.path, specs)
-    if spec is not None and spec.shape == "pair" and "is not right" in sentence:
+    if spec is not None and (comma := _comma_fault(spec, problem.value)):
+        return comma
+    if spec is not None and spec.shape == "pair":
         return tr(
             "Write {count} numbers with a comma between them, each from 0 to below 1: {example}."
         ).format(count=len(spec.default), example=text_of(spec, spec.default))
@@ -37,6 +39,22 @@ def beside_field(problem: Problem, specs: Mapping[str, FieldSpec]) -> str:
     ):
         sentence += " " + tr("Try {example}.").format(example=example)
     return sentence
+
+
+def _comma_fault(spec: FieldSpec, value: object) -> str:
+    """What to write in place of a number with a comma in it; empty when that is not what is wrong.
+
+    A comma is never guessed at: 1,000 is a thousand to some people, and one to others.
+    """
+    if spec.shape not in ("integer", "number") or not isinstance(value, str):
+        return ""
+    if re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+", value):
+        words = tr('"{typed}" is not a number here. Leave out the commas: {plain}')
+        return words.format(typed=value, plain=value.replace(",", ""))
+    if spec.shape == "number" and re.fullmatch(r"[+-]?\d*,\d+(e[+-]?\d+)?", value, re.IGNORECASE):
+        words = tr('"{typed}" is not a number here. Use a decimal point: {plain}')
+        return words.format(typed=value, plain=value.replace(",", "."))
+    return ""
 
 
 _PATH_WANTED = {
