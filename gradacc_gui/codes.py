@@ -66,7 +66,20 @@ REFUSALS: Final[dict[str, str]] = {
     "rolling-back": "the run is being rolled back; ask again once it stands there",
 }
 
+TARGETS: Final[dict[str, tuple[str, str, str]]] = {
+    "targets.peak_memory": ("peak memory", "at most", "GiB"),
+    "targets.step_time": ("median step time", "at most", "s"),
+    "targets.throughput": ("median throughput", "at least", "samples/s"),
+    "targets.validation_loss": ("final validation loss", "at most", ""),
+    "targets.cost": ("energy", "at most", "kWh"),
+}
+"""What a target of a recipe is about, which bound it is, and its unit."""
+
 WARNINGS: Final[dict[str, str]] = {
+    "target-met": "Target met: {quantity} {reached} ({bound} {target})",
+    "target-missed": "Target missed: {quantity} {reached} ({bound} {target})",
+    "recompiled": "The model was compiled again at step {step} ({graphs} graphs so far), because a "
+    "micro-batch had a new shape. This costs time: use a fixed length, or turn run.compile off.",
     # What cannot be read here (see READINGS).
     "nvml-library-missing": "No NVIDIA driver was found: no GPU readings.",
     "nvml-driver-not-loaded": "The NVIDIA driver is installed and not loaded; its readings are not shown.",

@@ -21,6 +21,7 @@ from gradacc_gui.codes import (
     REFUSALS,
     SETTINGS,
     SKIPPED,
+    TARGETS,
     WARNINGS,
 )
 from gradacc_gui.person import person
@@ -142,7 +143,23 @@ def warning(event: Warned) -> str:
         values["metric"] = tr(METRICS.get(metric, metric.replace("_", " ")))
     if isinstance(reason := values.get("reason"), str) and event.code in READINGS:
         values["reason"] = reason.replace("-", " ")
+    if event.code in ("target-met", "target-missed"):
+        values |= _target_words(values)
     return _upper(sentence(WARNINGS, event.code, values))
+
+
+def _target_words(values: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """A target's quantity, what was reached and what was asked, with their unit."""
+    quantity, bound, unit = TARGETS.get(str(values.get("key")), (str(values.get("key")), "", ""))
+    reached, target, unknown = values.get("reached"), values.get("target"), tr("not measured")
+    return {
+        "quantity": tr(quantity),
+        "bound": tr(bound),
+        "target": f"{target:,.4g} {unit}".strip() if isinstance(target, int | float) else unknown,
+        "reached": f"{reached:,.4g} {unit}".strip()
+        if isinstance(reached, int | float)
+        else tr("not measured"),
+    }
 
 
 def failure(event: RunFailed) -> str:
@@ -347,6 +364,8 @@ def is_error(event: Warned) -> bool:
 def _tone_of(event: Warned) -> Tone:
     if is_about_readings(event):
         return "plain"
+    if event.code == "target-met":
+        return "good"
     return "bad" if is_error(event) else "warning"
 
 

@@ -16,6 +16,7 @@ from gradacc_gui.charts.specs import Chart as ChartSpec
 from gradacc_gui.charts.specs import CurveSpec
 from gradacc_gui.charts.view import ChartView, MarkLine
 from gradacc_gui.store import Axis, RunPosition, RunStore
+from gradacc_gui.store.run_store import recipe_value
 from gradacc_gui.theme import Theme, application_font, current_theme, set_role, space
 from gradacc_gui.words import tr
 from trainer_backend.protocol import Event
@@ -199,6 +200,7 @@ class ChartCard(QFrame):
         view.lane_messages = {}
         for place, lane in enumerate(view.lanes):
             lane.levels = _levels(store, lane.spec.level_setting, axis)
+            lane.target = _target(store, lane)
             lane.refresh(store, settings)
             if lane.is_empty:
                 view.lane_messages[place] = _reason(lane, reasons)
@@ -247,6 +249,14 @@ def _levels(store: RunStore, key: str, axis: Axis) -> list[tuple[float, float | 
 
     found: list[tuple[RunPosition, Any]] = store.levels(key)
     return [(place.on(axis), number(value)) for place, value in found]
+
+
+def _target(store: RunStore, lane: Lane) -> float | None:
+    """The recipe's target of a lane, in the lane's unit; None when it sets none."""
+    if not lane.spec.target_setting:
+        return None
+    value = recipe_value(store.run.recipe_path, lane.spec.target_setting)
+    return value * lane.spec.target_unit if isinstance(value, int | float) else None
 
 
 def _reason(lane: Lane, reasons: dict[str, str]) -> str:

@@ -46,6 +46,8 @@ class Lane:
         self.is_empty = True
         self.levels: list[tuple[float, float | None]] = []
         """A setting's level from x on; None is not set."""
+        self.target: float | None = None
+        """What the run shall reach, in the lane's unit."""
         self.zoomed_y: tuple[float, float] | None = None
         """A range that a person chose."""
 
@@ -91,6 +93,7 @@ class Lane:
             return
         low, high = min(e[0] for e in extents), max(e[1] for e in extents)
         levels = [level for _, level in self.levels if level is not None]
+        levels += [] if self.target is None else [self.target]
         if levels and not self.log and max(levels) <= high * 3:
             low, high = min(low, *levels), max(high, *levels)
         if self.spec.greatest is not None and high <= self.spec.greatest:

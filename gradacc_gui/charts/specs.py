@@ -19,6 +19,8 @@ from trainer_backend.protocol import (
 SKY, ORANGE, GREEN, PINK, VERMILION, MUTED = range(6)
 """Places in the theme's series, and the muted text colour behind them."""
 
+GIB: Final = 2.0**30
+
 Style: TypeAlias = Literal["line", "dots", "steps", "points"]
 
 
@@ -48,7 +50,10 @@ class LaneSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Where the scale ends, when that is known: 100 for percent."""
     level_setting: str = ""
     """A setting drawn as a dotted level: optimizer.max_grad_norm."""
-    level_name: str = ""
+    target_setting: str = ""
+    """What the run shall reach, drawn as a line with its value: targets.throughput."""
+    target_unit: float = 1.0
+    """What the recipe counts the target in, in the lane's own unit."""
 
 
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +95,8 @@ LOSS: Final = Chart(
                 CurveSpec(
                     kind=EvaluationMeasured, field="loss", name="validation", colour=ORANGE, style="points"
                 ),
-            )
+            ),
+            target_setting="targets.validation_loss",
         ),
     ),
 )
@@ -100,7 +106,9 @@ THROUGHPUT: Final = Chart(
     unit="samples / s",
     lanes=(
         LaneSpec(
-            lines=(_step("samples_per_s", "samples/s", GREEN, smoothed=True, unit="/s"),), from_zero=True
+            lines=(_step("samples_per_s", "samples/s", GREEN, smoothed=True, unit="/s"),),
+            from_zero=True,
+            target_setting="targets.throughput",
         ),
     ),
 )
@@ -114,7 +122,6 @@ GRADIENT_NORM: Final = Chart(
             lines=(_step("gradient_norm", "norm", ORANGE, smoothed=True),),
             from_zero=True,
             level_setting="optimizer.max_grad_norm",
-            level_name="clip",
         ),
     ),
 )
@@ -145,6 +152,8 @@ MEMORY_OF_GPU: Final = Chart(
             ),
             from_zero=True,
             quantity="bytes",
+            target_setting="targets.peak_memory",
+            target_unit=GIB,
         ),
     ),
 )
@@ -157,6 +166,8 @@ MEMORY_OF_HOST: Final = Chart(
             lines=(CurveSpec(kind=HostSampled, field=field, name=name, colour=colour, quantity="bytes"),),
             from_zero=True,
             quantity="bytes",
+            target_setting="targets.peak_memory" if field == "process_rss_bytes" else "",
+            target_unit=GIB,
         )
         for field, name, colour in (
             ("process_rss_bytes", "this process", ORANGE),

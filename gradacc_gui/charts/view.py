@@ -6,6 +6,7 @@ grid's one timer. What moves with the pointer is laid over the picture and costs
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -31,6 +32,7 @@ from gradacc_gui.charts.overlay import Overlay, draw_overlay
 from gradacc_gui.series import thin
 from gradacc_gui.store import Axis
 from gradacc_gui.theme import Theme, application_font, current_theme, mix
+from gradacc_gui.words import tr
 
 TOP_PX: Final = 6
 BOTTOM_PX: Final = 22
@@ -43,6 +45,9 @@ LABEL_GAP_PX: Final = 14
 MANY_LINES: Final = 12
 """With more N changes visible, their lines are drawn faintly."""
 MARK_PX: Final = 7.0
+
+
+TARGET_ALIGNMENT: Final = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
 
 
 class MarkLine:
@@ -217,6 +222,7 @@ class ChartView(GestureView):
         for lane in self.lanes:
             self._draw_lost(painter, lane)
             self._draw_levels(painter, lane)
+            self._draw_target(painter, lane)
             painter.setPen(Qt.PenStyle.NoPen)
             painter.setBrush(QColor(self.theme.bad))
             top, bottom = lane.rect.top(), lane.rect.bottom()
@@ -247,6 +253,23 @@ class ChartView(GestureView):
             right = min(lane.rect.right(), lane.x_px(end))
             if right > left:
                 painter.drawLine(QPointF(left, y), QPointF(right, y))
+
+    def _draw_target(self, painter: QPainter, lane: Lane) -> None:
+        """A line across the lane with its value at the right end; above the line, or below it at the top."""
+        if lane.target is None or lane.is_empty or (lane.log and lane.target <= 0):
+            return
+        place = math.log10(lane.target) if lane.log else lane.target
+        if not lane.y_range[0] <= place <= lane.y_range[1]:
+            return
+        y = round(lane.y_px(place)) + 0.5
+        colour = QColor(self.theme.ok)
+        painter.setPen(QPen(colour, 1, Qt.PenStyle.DashDotLine))
+        painter.drawLine(QPointF(lane.rect.left(), y), QPointF(lane.rect.right(), y))
+        words = tr("target {value}").format(value=ticks.reading(lane.target, lane.spec.quantity))
+        painter.setPen(colour)
+        painter.setFont(self._font)
+        top = y - 15 if y - 15 >= lane.rect.top() else y + 1
+        painter.drawText(QRectF(lane.rect.left(), top, lane.rect.width() - 4, 14), TARGET_ALIGNMENT, words)
 
     def _draw_lost(self, painter: QPainter, lane: Lane) -> None:
         shade = QColor(self.theme.bad)

@@ -215,10 +215,7 @@ def value_of(spec: FieldSpec, text: str) -> Any:  # noqa: ANN401 - plain data
         return ABSENT
     match spec.shape:
         case "integer":
-            number = read_number(text)
-            # 1e3 is how people write a thousand; the recipe gets 1000. 4.0 is no count, and stays refused.
-            is_power = "e" in text.lower() and isinstance(number, float) and number.is_integer()
-            return int(number) if is_power and abs(number) < LARGEST_EXACT else number
+            return _read_count(text)
         case "number":
             return read_number(text)
         case "choice":
@@ -256,6 +253,15 @@ def read_number(text: str) -> int | float | str:
         except ValueError:  # "1_.5"
             return word
     return word
+
+
+def _read_count(text: str) -> int | float | str:
+    """A whole number; 1e3 too, as people write a thousand: the recipe gets 1000. 4.0 stays what it is."""
+    number = read_number(text)
+    is_power = "e" in text.lower() and isinstance(number, float)
+    if is_power and float(number).is_integer() and abs(float(number)) < LARGEST_EXACT:
+        return int(number)
+    return number
 
 
 def _quoted(item: Any) -> str:  # noqa: ANN401 - plain data

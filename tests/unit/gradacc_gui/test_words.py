@@ -14,6 +14,7 @@ import pytest
 
 import trainer_backend
 from gradacc_gui import codes, words
+from trainer_backend.config import TargetsSection
 from trainer_backend.protocol import (
     FACTS,
     AccumulationChanged,
@@ -70,16 +71,35 @@ def emitted() -> Iterator[tuple[str, str, str]]:
     for path in sorted(BACKEND.rglob("*.py")):
         if "verify" in path.parts:
             continue  # a certificate has remarks of its own, which its report words
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        tree = ast.parse(path.read_text("utf-8"))
+        for node in ast.walk(tree):
             if not isinstance(node, ast.Call):
                 continue
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             if name in PLACES:
-                given = [word.value for word in node.keywords if word.arg == "code"] or node.args[:2]
-                for value in given:
-                    text = value.value if isinstance(value, ast.Constant) else None
-                    if isinstance(text, str) and CODE.fullmatch(text):
-                        yield f"{path.name}:{node.lineno}", name, text
+                named = [word.value for word in node.keywords if word.arg == "code"]
+                for value in named or node.args[:2]:
+                    for text in texts_of(value, tree):
+                        if named or CODE.fullmatch(text):
+                            yield f"{path.name}:{node.lineno}", name, text
+
+
+def texts_of(value: ast.expr, tree: ast.Module) -> Iterator[str]:
+    """The texts that an expression may be: a literal, either branch, or what its name was ever given."""
+    match value:
+        case ast.Constant(value=str(text)) if text:
+            yield text
+        case ast.IfExp(body=body, orelse=orelse):
+            yield from texts_of(body, tree)
+            yield from texts_of(orelse, tree)
+        case ast.Name(id=name):
+            for node in ast.walk(tree):
+                if (
+                    isinstance(node, ast.Assign)
+                    and any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
+                    and not isinstance(node.value, ast.Name)
+                ):
+                    yield from texts_of(node.value, tree)
 
 
 def test_every_literal_code_of_the_trainer_is_worded() -> None:
@@ -88,6 +108,37 @@ def test_every_literal_code_of_the_trainer_is_worded() -> None:
     assert len(found) > 20
     missing = [(place, code) for place, name, code in found if code not in PLACES[name]]
     assert missing == []
+
+
+def test_codes_without_a_hyphen_or_behind_a_choice_are_found() -> None:
+    """These three were emitted without a sentence, and nobody saw it."""
+    assert {"target-met", "target-missed", "recompiled"} <= {code for _, _, code in emitted()}
+
+
+def test_every_target_of_a_recipe_has_words() -> None:
+    """What it is about, its bound and its unit."""
+    assert set(codes.TARGETS) == {f"targets.{key}" for key in TargetsSection.__struct_fields__}
+
+
+@pytest.mark.parametrize(
+    ("code", "key", "target", "reached", "text"),
+    [
+        ("target-met", "step_time", 0.5, 0.3125, "Target met: median step time 0.3125 s (at most 0.5 s)"),
+        ("target-missed", "throughput", 2000, 1500.0,
+         "Target missed: median throughput 1,500 samples/s (at least 2,000 samples/s)"),
+        ("target-missed", "cost", 1.5, None, "Target missed: energy not measured (at most 1.5 kWh)"),
+        ("target-met", "validation_loss", 2.0, 1.9, "Target met: final validation loss 1.9 (at most 2)"),
+    ],
+)  # fmt: skip
+def test_a_target_is_told_with_its_figures(
+    code: str, key: str, target: float, reached: float | None, text: str
+) -> None:
+    """A target that is met is good news, not a warning."""
+    event = Warned(code=code, values={"key": f"targets.{key}", "target": target, "reached": reached})
+    line = words.line(event)
+    assert line is not None
+    assert line.text == text
+    assert line.tone == ("good" if code == "target-met" else "warning")
 
 
 def test_every_code_that_is_chosen_at_run_time_is_worded() -> None:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 from PySide6.QtCore import QPoint, QPointF, Qt
-from PySide6.QtGui import QWheelEvent
+from PySide6.QtGui import QColor, QWheelEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
@@ -22,7 +22,7 @@ from gradacc_gui.charts.card import ChartCard
 from gradacc_gui.charts.overlay import nearest
 from gradacc_gui.store import RunStore
 from gradacc_gui.theme import DARK, LIGHT, palette
-from tests.support.fake_runs import BackdatedWriter, Plan, events, new_run, write_run
+from tests.support.fake_runs import BackdatedWriter, Plan, continue_run, events, new_run, write_run
 from trainer_backend.protocol import DeviceSampled, MicroBatchMeasured, OptimizerStepMeasured, Warned
 from trainer_backend.run_directory import RunDirectory
 
@@ -176,6 +176,28 @@ def test_the_clip_level_is_drawn_from_the_recipe(tmp_path: Path, show: Any) -> N
     """The gradient norm is before clipping; the line says where it is cut."""
     grid = show(write_run(tmp_path, PLAN))
     assert card(grid, "gradient_norm").view.lanes[0].levels == [(0.0, 1.0)]
+
+
+def test_targets_are_drawn_where_what_they_are_about_is(tmp_path: Path, show: Any) -> None:
+    """As a line at the recipe's value, in the chart's unit, on a linear and a logarithmic scale."""
+    run = new_run(tmp_path, PLAN)
+    with run.recipe_path.open("a", encoding="utf-8") as file:
+        file.write("\n[targets]\nvalidation_loss = 2.5\nthroughput = 150.0\npeak_memory = 6.0\n")
+    continue_run(run, PLAN)
+    grid = show(run)
+    lanes = {key: card(grid, key).view.lanes[0] for key in ("loss", "throughput", "memory", "gradient_norm")}
+    targets = {key: lane.target for key, lane in lanes.items()}
+    assert targets == {"loss": 2.5, "throughput": 150.0, "memory": 6.0 * 2**30, "gradient_norm": None}
+    for log in (False, True):
+        card(grid, "loss").log.setChecked(log)
+        refresh(grid)
+        lane, view = lanes["loss"], card(grid, "loss").view
+        y = round(lane.y_px(np.log10(2.5) if log else 2.5))
+        image = view.viewport().grab().toImage()
+        row = [image.pixelColor(x, y) for x in range(int(lane.rect.left()), int(lane.rect.right()))]
+        ok = QColor(view.theme.ok)
+        near = [colour for colour in row if abs(colour.hslHue() - ok.hslHue()) < 12]
+        assert len(near) > len(row) / 5
 
 
 def test_smoothing_moves_the_line_and_keeps_the_rows_behind_it(tmp_path: Path, show: Any) -> None:
