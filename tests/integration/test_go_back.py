@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from gradacc_gui.cli import main
+from gradacc_gui.run.attachment import Attachment
 from tests.support.trainers import Trainer, events, make_probe, make_run, records, run_here, set_recipe
 from trainer_backend.journal_reader import JournalReader
 from trainer_backend.protocol import (
@@ -23,6 +24,7 @@ from trainer_backend.protocol import (
     RunStarted,
     SaveCheckpoint,
     SetAccumulation,
+    SetLearningRate,
 )
 from trainer_backend.run_directory import RunDirectory, checkpoints_in
 from trainer_backend.run_facts import RunFacts
@@ -143,3 +145,24 @@ def test_what_was_changed_after_the_checkpoint_is_not_repeated(tmp_path: Path) -
     set_recipe(run, **{"run.max_samples": saved.samples_seen + 80})
     assert run_here(run) == 0
     assert {step.accumulation_steps for step in events(run, OptimizerStepMeasured, attempt=3)} == {4}
+
+
+def test_the_window_shows_what_is_in_force_after_going_back(tmp_path: Path) -> None:
+    """Learning rate 1, a checkpoint, 7, back by a new attempt: it trains with 1, and says so."""
+    run = make_probe(tmp_path, {"run": {"max_samples": 10**6}}, duration_s=0.005, length=100)
+    with Trainer(run) as trainer:
+        trainer.wait_for_kind(OptimizerStepMeasured)
+        sent = trainer.send(SaveCheckpoint())
+        saved = trainer.wait_for_kind(CheckpointSaved, lambda fact: fact.command_id == sent)
+        trainer.ask(SetLearningRate(value=7.0))
+        trainer.wait_for_kind(OptimizerStepMeasured, lambda step: step.learning_rate == 7.0)
+        trainer.kill()
+    set_recipe(run, **{"run.max_samples": saved.samples_seen + 40, "task.options.duration_s": 0.0})
+    assert run_here(run, from_step=saved.step) == 0
+    assert {step.learning_rate for step in events(run, OptimizerStepMeasured, attempt=2)} == {1.0}
+    shown = Attachment(run)
+    while shown.tick() or not shown.store.caught_up:
+        pass
+    assert shown.settings is not None
+    assert shown.settings.learning_rate == 1.0
+    shown.close()
