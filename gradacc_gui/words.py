@@ -25,6 +25,7 @@ from gradacc_gui.codes import (
     WARNINGS,
 )
 from gradacc_gui.person import person
+from gradacc_gui.run.numbers import short
 from trainer_backend.protocol import (
     AccumulationChanged,
     AnyCommand,
@@ -299,7 +300,7 @@ def _started(event: RunStarted) -> LogLine:
     detail = ", ".join(f"{name} {version}" for name, version in event.versions.items())
     if event.from_step:
         return LogLine(tr("Goes on from step {step:,}").format(step=event.from_step), "good", detail=detail)
-    text = tr("Run started, {millions:.2f} M parameters").format(millions=event.parameters / 1e6)
+    text = tr("Run started, {count} parameters").format(count=short(event.parameters))
     return LogLine(text, "good", detail=detail)
 
 

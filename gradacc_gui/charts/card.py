@@ -25,7 +25,7 @@ SWATCH_PX: Final = 12
 
 
 class Legend(QWidget):
-    """Names of the lines, each behind a stroke as it is drawn. Drops what has no room, last names first."""
+    """Names of the lines, each behind a stroke as it is drawn. Those without room are cut."""
 
     def __init__(self, lines: Sequence[CurveSpec]) -> None:
         super().__init__()
@@ -56,16 +56,21 @@ class Legend(QWidget):
     def paintEvent(self, event: QPaintEvent) -> None:  # noqa: ARG002 - Qt's
         """From the right."""
         painter = QPainter(self)
-        lines = list(zip(self._lines, self._widths(), strict=True))
-        while lines and sum(width + 12 for _, width in lines) - 12 > self.width():
-            lines.pop()
+        widths = self._widths()
+        over = self.whole_width() - self.width()
+        if over > 0:
+            each = (self.width() + 12) // max(1, len(widths)) - 12
+            widths = [max(SWATCH_PX, min(width, each)) for width in widths]
+        lines = list(zip(self._lines, widths, strict=True))
         x = self.width() - sum(width + 12 for _, width in lines) + 12
         middle = self.height() / 2
         for line, width in lines:
             self._draw_swatch(painter, line, x, middle)
             painter.setPen(QColor(self.theme.muted))
-            box = QRectF(x + SWATCH_PX + 5, 0, width, self.height())
-            painter.drawText(box, Qt.AlignmentFlag.AlignVCenter, tr(line.name))
+            room = width - SWATCH_PX - 5
+            name = self.fontMetrics().elidedText(tr(line.name), Qt.TextElideMode.ElideRight, room)
+            box = QRectF(x + SWATCH_PX + 5, 0, room + 1, self.height())
+            painter.drawText(box, Qt.AlignmentFlag.AlignVCenter, name)
             x += width + 12
         painter.end()
 
@@ -232,7 +237,7 @@ class ChartCard(QFrame):
 def _change_lines(store: RunStore, axis: Axis) -> list[MarkLine]:
     return [
         MarkLine(
-            mark.place.on(axis),
+            mark.step if axis == "steps" else mark.place.on(axis),  # the first step with the new N
             f"N {mark.before} → {mark.after}",
             tr("from step {step:,}").format(step=mark.step),
         )

@@ -91,7 +91,7 @@ LOSS: Final = Chart(
                 CurveSpec(
                     kind=MicroBatchMeasured, field="loss", name="micro-batch", colour=SKY, style="dots"
                 ),
-                _step("loss", "optimizer step", SKY, smoothed=True),
+                _step("loss", "step", SKY, smoothed=True),
                 CurveSpec(
                     kind=EvaluationMeasured, field="loss", name="validation", colour=ORANGE, style="points"
                 ),

@@ -45,7 +45,13 @@ def log_ticks(low: float, high: float, most: int) -> list[float]:
     decades = [float(power) for power in range(math.floor(low), math.ceil(high) + 1) if power % every == 0]
     if every == 1 and 3 * (high - low) <= most + 1:
         decades += [power + math.log10(factor) for power in decades for factor in (2, 5)]
-    return sorted(tick for tick in decades if low - 1e-9 <= tick <= high + 1e-9)
+    found = sorted(tick for tick in decades if low - 1e-9 <= tick <= high + 1e-9)
+    if len(found) >= 2:
+        return found
+    # Less than a decade is shown: one number tells no scale, so it is divided as a linear axis is.
+    bottom, top = 10.0**low, 10.0**high
+    values = ticks_between(bottom, top, step_for(top - bottom, max(2, most)))
+    return [math.log10(value) for value in values if value > 0]
 
 
 def byte_unit(greatest: float) -> tuple[str, float]:
@@ -63,6 +69,9 @@ def label(value: float, step: float, quantity: Quantity = "number") -> str:
     if value == 0:
         return "0"
     size = abs(value)
+    if size >= 1e15:
+        mantissa, _, exponent = f"{value:.2e}".partition("e")
+        return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
     for limit, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
         if size >= limit * 0.9999999:
             divisor = 1e3 if prefix == "k" else limit

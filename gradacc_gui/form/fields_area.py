@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping
 from typing import Final
 
@@ -156,7 +157,7 @@ class FieldsArea(PanelFlow):
             item = model.item(row)
             reason = reasons.get(str(item.data(Qt.ItemDataRole.UserRole)), "")
             item.setEnabled(not reason)
-            item.setToolTip(reason)
+            item.setToolTip(f"<qt>{html.escape(reason)}</qt>" if reason else "")  # as rich text Qt wraps it
 
     # ------------------------------------------------------------------ finding a field
 

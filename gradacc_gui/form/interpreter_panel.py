@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias, assert_never
@@ -120,7 +122,7 @@ class InterpreterPanel(Panel):
         """List the interpreters that are found, those of `folder` (the recipe's) first."""
         paths = [self._chosen, *self._memory.interpreters(), *map(str, found.candidates(folder))]
         self.box.clear()
-        for path in dict.fromkeys(paths):
+        for path in _each_once(paths):
             self.box.addItem(short_path(path), path)
             self.box.setItemData(self.box.count() - 1, path, Qt.ItemDataRole.ToolTipRole)
         self.box.addItem(tr("Browse…"), BROWSE)
@@ -263,6 +265,18 @@ class InterpreterPanel(Panel):
         if self._background is not None:
             self._background.close()
             self._background = None
+
+
+def _each_once(paths: Iterable[str]) -> list[str]:
+    """The first path to each interpreter: python, python3 and python3.11 of one folder are one.
+
+    Links are not followed beyond the folder, for an environment's Python is a link to the system's.
+    """
+    first: dict[tuple[str, str], str] = {}
+    for path in paths:
+        stem = os.path.basename(path).removesuffix(".exe").rstrip("0123456789.")  # noqa: PTH119 - any text
+        first.setdefault((os.path.realpath(os.path.dirname(path)), stem), path)  # noqa: PTH120 - likewise
+    return list(first.values())
 
 
 def _probe(path: str) -> ProbeAnswer:

@@ -26,7 +26,7 @@ from gradacc_gui.widgets.parts import Notice, button
 from gradacc_gui.words import tr
 from trainer_backend.config import KINDS, RunConfig
 from trainer_backend.errors import UsageError
-from trainer_backend.recipe import default_name
+from trainer_backend.recipe import Recipe, default_name
 
 SIDE_WIDTH: Final = 320
 NARROW: Final = 860
@@ -278,10 +278,21 @@ class FormPage(QWidget):
         except UsageError as error:
             self.trouble.say(tr("The recipe cannot be started."), str(error))
             return
-        if self._faults or self.interpreter.sentence:
-            return
+        if not self._faults and not self.interpreter.sentence:
+            signal.emit(*self._handed_out(recipe))
+
+    def _handed_out(self, recipe: Recipe) -> tuple[str, Path, str, str]:
         name = recipe.config.run.name or default_name(self.draft.path)
-        signal.emit(tomlkit.dumps(recipe.document), recipe.folder, name, self.interpreter.interpreter)
+        return tomlkit.dumps(recipe.document), recipe.folder, name, self.interpreter.interpreter
+
+    def startable(self) -> tuple[str, Path, str, str] | None:
+        """The recipe as it would be started: text, folder, name, Python; None while anything is wrong."""
+        if self._faults or self.interpreter.sentence:
+            return None
+        try:
+            return self._handed_out(self.draft.recipe())
+        except UsageError:
+            return None
 
     # ------------------------------------------------------------------ recipes
 

@@ -18,7 +18,7 @@ STATE_WORDS: Final[dict[RunState | None, tuple[str, str]]] = {
     RunState.PAUSING: ("Pausing", "warning"),
     RunState.PAUSED: ("Paused", "warning"),
     RunState.STOPPING: ("Stopping", "warning"),
-    RunState.FINISHED: ("Finished", "accent"),
+    RunState.FINISHED: ("Finished", "ok"),
     RunState.STOPPED: ("Stopped", "muted"),
     RunState.FAILED: ("Failed", "bad"),
     RunState.INTERRUPTED: ("Interrupted", "warning"),

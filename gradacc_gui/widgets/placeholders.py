@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QHBoxLayout, QProgressBar, QVBoxLayout, QWidget
 
 from gradacc_gui.theme import space
 from gradacc_gui.widgets.parts import IconLabel, button, label, put
 from gradacc_gui.words import tr
+from trainer_backend.run_directory import runs_folder
 
 
 class EmptyState(QWidget):
@@ -23,9 +25,9 @@ class EmptyState(QWidget):
         column.setAlignment(Qt.AlignmentFlag.AlignCenter)
         column.setSpacing(space(3))
         column.addWidget(IconLabel("live", "accent", 40), 0, Qt.AlignmentFlag.AlignCenter)
-        title = label(tr("No run yet"), "page-title")
-        title.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        column.addWidget(title)
+        self.title = label(tr("No run yet"), "page-title")
+        self.title.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        column.addWidget(self.title)
         self.words = label(
             tr(
                 "The demo trains a small language model on the source of Python's own standard library: "
@@ -46,6 +48,13 @@ class EmptyState(QWidget):
             made.setMinimumWidth(150)
             row.addWidget(made)
         column.addLayout(row)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        """Say "No run yet" only where there is none."""
+        super().showEvent(event)
+        folder = runs_folder()
+        has_runs = folder.is_dir() and any(folder.iterdir())
+        put(self.title, tr("No run is open") if has_runs else tr("No run yet"))
 
 
 class LoadingState(QWidget):

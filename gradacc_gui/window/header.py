@@ -182,6 +182,7 @@ class Header(QFrame):
         self._show_step(state)
         self.samples.show_value(short(state.samples_per_s))
         self.tokens.show_value(short(state.tokens_per_s))
+        self.tokens.setVisible(state.tokens_per_s != 0)  # pictures have none; unknown is a dash
         self.time.show_value(clock_s(state.elapsed_s))
         self.time.show_unit(state.left or tr("elapsed"))
 

@@ -116,7 +116,8 @@ class LivePage(QWidget):
         self.follow.setCheckable(True)
         self.follow.setChecked(True)
         set_role(self.follow, "quiet")
-        self.follow.toggled.connect(lambda on: self.charts is not None and self.charts.set_follow(on))
+        self.follow.setToolTip(tr("Keep the newest data in view. Zooming into the past turns this off."))
+        self.follow.toggled.connect(self._on_follow)
         row.addWidget(self.follow)
         return bar
 
@@ -230,6 +231,11 @@ class LivePage(QWidget):
         """Show the charts, the results or the log."""
         self.tabs.choose(tab)
         self._show_middle()
+
+    def _on_follow(self, on: bool) -> None:
+        set_role(self.follow, "quiet" if on else "primary")  # it is what brings the newest data back
+        if self.charts is not None:
+            self.charts.set_follow(on)
 
     def _on_smoothing(self, value: int) -> None:
         put(

@@ -162,6 +162,8 @@ class MainWindow(QMainWindow):
         self.open_shortcut.setEnabled(page != "new-run")
         if page == "runs":
             self._list_runs()
+        if page == "verify" and (form := self.pages.if_made("new-run")) is not None:
+            self._offer_to_verify(form.startable())
 
     def form(self) -> Any:  # noqa: ANN401 - FormPage, imported late
         """The form."""
@@ -181,6 +183,13 @@ class MainWindow(QMainWindow):
         page = make_verify()
         page.recipe_requested.connect(lambda: self.show_page("new-run"))
         return page
+
+    def _offer_to_verify(self, recipe: tuple[str, Path, str, str] | None) -> None:
+        """Have the Verify page ready for what stands in the form, unless it shows a certificate."""
+        page = self.pages.get("verify")
+        if recipe is not None and page.state in ("empty", "ready"):
+            text, folder, name, python = recipe
+            page.set_recipe(text, folder, python or sys.executable, name)
 
     def _verify_recipe(self, text: str, folder: Path, name: str, python: str) -> None:
         page = self.pages.get("verify")
@@ -333,7 +342,12 @@ class MainWindow(QMainWindow):
         live = self.run is not None and self.run.store.alive
         if live and self.preferences.says_that_runs_go_on and not self._may_close:
             event.ignore()
-            self.goes_on = explain_that_run_continues(self, self.preferences, self._close_knowingly)
+            self.goes_on = explain_that_run_continues(
+                self,
+                self.preferences,
+                self._close_knowingly,
+                paused=self.run is not None and self.run.state is RunState.PAUSED,
+            )
             return
         self.preferences.geometry = self.saveGeometry()
         self.timer.stop()

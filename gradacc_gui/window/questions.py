@@ -84,16 +84,20 @@ class Starts:
 
 
 def explain_that_run_continues(
-    window: QWidget, preferences: Preferences, close: Callable[[], None]
+    window: QWidget, preferences: Preferences, close: Callable[[], None], *, paused: bool
 ) -> QMessageBox:
     """Open the notice; `close` is called when the person closes the window knowingly."""
     said = QMessageBox(window)
-    said.setWindowTitle(tr("The run goes on"))
-    said.setText(tr("The run goes on without this window."))
-    said.setInformativeText(
-        tr("Open gradacc again to see all of it. To end it, use Stop, or `gradacc stop` in a terminal.")
+    said.setWindowTitle(tr("The run stays paused") if paused else tr("The run keeps running"))
+    said.setText(
+        tr("The run stays paused if you close this window. Its process and its memory stay.")
+        if paused
+        else tr("The run keeps running if you close this window.")
     )
-    box = QCheckBox(tr("Do not say this again"))
+    said.setInformativeText(
+        tr("Open gradacc again to see it. To end it, use Stop here, or `gradacc stop` in a terminal.")
+    )
+    box = QCheckBox(tr("Do not show this again"))
     said.setCheckBox(box)
     said.setStandardButtons(QMessageBox.StandardButton.Cancel)
     yes = said.addButton(tr("Close the window"), QMessageBox.ButtonRole.AcceptRole)

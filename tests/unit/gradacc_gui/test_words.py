@@ -218,7 +218,7 @@ LINES: list[tuple[Fact, str | None]] = [
     (PhaseEntered(phase="training"), None),
     (CommandAccepted(command_id="a", applies_at_step=3), None),
     (ArtifactSaved(step=1, kind="text", path="p", caption="c"), None),
-    (STARTED, "Run started, 0.84 M parameters"),
+    (STARTED, "Run started, 840\u202fk parameters"),
     (
         CommandRefused(command_id="a", code="stale"),
         "A command was refused: it was left over from before this attempt started.",

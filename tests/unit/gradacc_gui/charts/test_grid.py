@@ -147,6 +147,23 @@ def test_a_change_of_n_is_marked_on_every_chart_above_the_data(tmp_path: Path, s
         assert first.y_px(highest) >= first.rect.top() >= 16
 
 
+def test_the_mark_of_n_stands_at_the_first_step_with_it(tmp_path: Path, show: Any) -> None:
+    """As its words and the decision log say."""
+    grid = show(write_run(tmp_path, Plan(steps=30, n_changes={13: 8})))
+    (change,) = card(grid, "loss").view.changes
+    assert (change.x, change.tip) == (13, "from step 13")
+
+
+def test_a_legend_without_room_names_every_line(tmp_path: Path, show: Any) -> None:
+    """A curve that is drawn is never left out: names are cut instead."""
+    grid = show(write_run(tmp_path, PLAN))
+    legend = card(grid, "loss").legend
+    legend.resize(legend.whole_width() // 2, 18)
+    image = legend.grab().toImage()
+    hues = {image.pixelColor(x, y).name() for x in range(image.width()) for y in range(image.height())}
+    assert QColor(grid.cards[0].view.theme.series[1]).name() in hues
+
+
 def test_a_hundred_changes_of_n_are_drawn(tmp_path: Path, show: Any) -> None:
     """Labels thin out; nothing hangs."""
     changes = {step: 3 - step % 2 for step in range(2, 102)}

@@ -114,3 +114,17 @@ def test_a_range_holds_its_data(low: float, span: float, from_zero: bool) -> Non
     assert low + span <= top
     assert bottom < top
     assert not from_zero or bottom <= 0
+
+
+@pytest.mark.parametrize(("low", "high"), [(2.1, 2.9), (95.0, 105.0), (1.0, 1.2), (0.5, 20.0)])
+def test_a_log_axis_has_at_least_two_numbers(low: float, high: float) -> None:
+    """Also where less than a decade is shown: one number tells no scale."""
+    places = log_ticks(math.log10(low), math.log10(high), 5)
+    assert len(places) >= 2
+    assert all(math.log10(low) - 1e-9 <= place <= math.log10(high) + 1e-9 for place in places)
+
+
+@pytest.mark.parametrize(("value", "text"), [(1e15, "1e15"), (2.5e20, "2.5e20"), (-1e30, "-1e30")])
+def test_a_very_large_value_keeps_its_power_of_ten(value: float, text: str) -> None:
+    """A label beside the axis has room for about seven characters."""
+    assert label(value, abs(value) / 2) == text

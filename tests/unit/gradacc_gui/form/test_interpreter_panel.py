@@ -13,7 +13,7 @@ from pytestqt.qtbot import QtBot
 
 from gradacc_gui.form.editors import ComboBox
 from gradacc_gui.form.form_memory import FormMemory
-from gradacc_gui.form.interpreter_panel import InterpreterPanel, short_path
+from gradacc_gui.form.interpreter_panel import InterpreterPanel, _each_once, short_path
 from gradacc_gui.form.new_run_page import FormPage
 from gradacc_gui.session import interpreter
 from gradacc_gui.session.interpreter import NEEDS, Install, Interpreter
@@ -168,3 +168,16 @@ def test_an_interpreter_that_cannot_train_keeps_start_from_starting(page: FormPa
     page.interpreter.changed.emit()
     assert page.start_bar.why.text() == "It is too old."
     assert not page.start_bar.start.isEnabled()
+
+
+def test_one_interpreter_is_listed_once(tmp_path: Path) -> None:
+    """By whichever of its names; another environment's stays, though both are links to one Python."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    paths = [
+        f"{tmp_path}/a/python",
+        f"{tmp_path}/a/python3",
+        f"{tmp_path}/a/python3.11",
+        f"{tmp_path}/b/python3",
+    ]
+    assert _each_once(paths) == [paths[0], paths[3]]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import tomlkit
 from PySide6.QtCore import QMimeData, QPoint, QPointF, Qt, QUrl
 from PySide6.QtGui import QDropEvent, QKeyEvent, QWheelEvent
 from PySide6.QtTest import QTest
@@ -696,3 +697,21 @@ def test_edits_to_several_recipes_are_set_aside_and_each_can_come_back(
     page.bar.aside_requested.emit(2)
     assert page.draft.text("run.name") == "mine-a"
     assert [Path(kept.recipe).name for kept in FormMemory().aside()] == ["c.toml", "b.toml"]
+
+
+def test_the_reason_for_a_greyed_kind_is_wrapped(page: FormPage) -> None:
+    """Qt breaks the lines of rich text only; whatever the reason says is shown as it stands."""
+    page.fields.grey_kinds({"causal-lm": "transformers < 5 & more are missing. " * 20})
+    box = page.fields.kind.editor
+    assert isinstance(box, ComboBox)
+    tip = box.itemData(box.findData("causal-lm"), Qt.ItemDataRole.ToolTipRole)
+    assert tip.startswith("<qt>transformers &lt; 5 &amp; more")
+
+
+def test_what_could_be_started_can_be_handed_to_another_page(page: FormPage) -> None:
+    """None while anything is wrong."""
+    found = page.startable()
+    assert found is not None
+    assert found[0] == str(tomlkit.dumps(page.draft.recipe().document))
+    page._edited("optimizer.learning_rate", "fast")
+    assert page.startable() is None

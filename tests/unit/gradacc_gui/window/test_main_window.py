@@ -39,6 +39,9 @@ class Form(QWidget):
     def shut_down(self) -> None:
         """Nothing is under way here."""
 
+    def startable(self) -> None:
+        """Nothing stands in it."""
+
 
 @pytest.fixture
 def make_window(qtbot: QtBot, styled: QApplication) -> Iterator[MakeWindow]:
@@ -186,7 +189,7 @@ def test_closing_a_window_on_a_live_run_says_that_it_goes_on(
         qtbot.waitUntil(lambda: window.run is not None and window.run.store.alive, timeout=20_000)
         window.close()
         assert window.isVisible()
-        assert "goes on" in window.goes_on.text()
+        assert "keeps running" in window.goes_on.text()
         window.goes_on.checkBox().setChecked(True)
         yes = next(button for button in window.goes_on.buttons() if "Close" in button.text())
         yes.click()
