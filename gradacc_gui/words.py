@@ -25,7 +25,6 @@ from gradacc_gui.codes import (
     WARNINGS,
 )
 from gradacc_gui.person import person
-from gradacc_gui.run.numbers import short
 from trainer_backend.protocol import (
     AccumulationChanged,
     AnyCommand,
@@ -270,6 +269,14 @@ def line(event: Fact) -> LogLine | None:  # noqa: C901, PLR0912 - one case a fac
             assert_never(event)
 
 
+def _parameters(count: int) -> str:
+    """842 k, 12.3 M, 7.24 B, as models are named."""
+    for limit, unit in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
+        if count >= limit:
+            return f"{count / limit:.3g}\u202f{unit}"
+    return str(count)
+
+
 def _duration(seconds: float) -> str:
     """40 s, 14 min, 2 h 11 min."""
     if seconds < 60:
@@ -300,7 +307,7 @@ def _started(event: RunStarted) -> LogLine:
     detail = ", ".join(f"{name} {version}" for name, version in event.versions.items())
     if event.from_step:
         return LogLine(tr("Goes on from step {step:,}").format(step=event.from_step), "good", detail=detail)
-    text = tr("Run started, {count} parameters").format(count=short(event.parameters))
+    text = tr("Run started, {count} parameters").format(count=_parameters(event.parameters))
     return LogLine(text, "good", detail=detail)
 
 

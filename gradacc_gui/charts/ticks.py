@@ -49,7 +49,7 @@ def log_ticks(low: float, high: float, most: int) -> list[float]:
     if len(found) >= 2:
         return found
     # Less than a decade is shown: one number tells no scale, so it is divided as a linear axis is.
-    bottom, top = 10.0**low, 10.0**high
+    bottom, top = math.pow(10, low), math.pow(10, high)
     values = ticks_between(bottom, top, step_for(top - bottom, max(2, most)))
     return [math.log10(value) for value in values if value > 0]
 
