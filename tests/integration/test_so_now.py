@@ -28,6 +28,7 @@ from trainer_backend.protocol import (
     CheckpointSaved,
     CommandAccepted,
     OptimizerStepMeasured,
+    Pause,
     Paused,
     Record,
     Resume,
@@ -100,10 +101,12 @@ class SoNow(RuleBasedStateMachine):
             return False
         effects = AccumulationChanged | SettingChanged | CheckpointSaved | RolledBack
         self.trainer.wait_for(lambda event: isinstance(event, effects) and event.command_id == command.id)
-        # What one command changes is told in one go, and a checkpoint's end after it.
-        saved = self.trainer.send(SaveCheckpoint())
-        self.trainer.wait_for_kind(CheckpointSaved, lambda fact: fact.command_id == saved)
+        self.settle()
         return True
+
+    def settle(self) -> None:
+        """Until the journal has all that was told: the answer of a further command comes after it."""
+        self.trainer.ask(Pause())
 
     # ------------------------------------------------------------------------------- rules
 
@@ -138,10 +141,17 @@ class SoNow(RuleBasedStateMachine):
         batch = str(now.samples_a_round * steps)
         with contextlib.redirect_stdout(io.StringIO()):
             assert main(["set", self.run.id, "effective_batch_size", batch]) == 0
-        saved = self.trainer.send(SaveCheckpoint())
-        self.trainer.wait_for_kind(CheckpointSaved, lambda fact: fact.command_id == saved)
+        self.trainer.wait_for(
+            lambda _: (now := self.facts().settings) is not None and (now.accumulation_steps == steps)
+        )
         after = self.facts().settings
         assert after == msgspec.structs.replace(now, accumulation_steps=steps)
+
+    @precondition(lambda self: self.live)
+    @rule()
+    def save(self) -> None:
+        """A checkpoint of where it stands."""
+        assert self.tell(SaveCheckpoint())
 
     @precondition(lambda self: self.live)
     @rule(windows=st.integers(1, 3))
@@ -170,8 +180,7 @@ class SoNow(RuleBasedStateMachine):
         command = RollBack(step=step)
         self.trainer.ask(command)
         self.trainer.wait_for_kind(RolledBack, lambda fact: fact.command_id == command.id)
-        saved = self.trainer.send(SaveCheckpoint())
-        self.trainer.wait_for_kind(CheckpointSaved, lambda fact: fact.command_id == saved)
+        self.settle()
 
     @precondition(lambda self: self.live)
     @rule(somewhere=st.booleans())
@@ -277,5 +286,5 @@ def _as_older(record: Record) -> Record:
 
 TestSoNow = SoNow.TestCase
 TestSoNow.settings = settings(
-    max_examples=5, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=8, stateful_step_count=14, deadline=None, suppress_health_check=list(HealthCheck)
 )
