@@ -85,12 +85,12 @@ def _add_running(command: Any) -> None:  # noqa: ANN401 - a function of the pars
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="change the recipe for this run, such as accumulation.micro_batch_size=4; KEY= takes a key away;"
+        help="change the recipe for this run, such as accumulation.micro_batch_size=4; KEY= removes a key;"
         " may be repeated",
     )
     _add_start_options(run)
 
-    resume = command("resume", "running:resume", "go on with a paused, stopped, failed or interrupted run")
+    resume = command("resume", "running:resume", "continue a paused, stopped, failed or interrupted run")
     resume.add_argument("run", metavar="RUN", help=RUN_HELP)
     resume.add_argument(
         "--from-step",
@@ -125,7 +125,7 @@ def _add_python(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--install",
         action="store_true",
-        help="put what that interpreter lacks into a folder of gradacc's own, without asking",
+        help="install what that interpreter lacks into gradacc's own folder, without asking",
     )
 
 
@@ -138,12 +138,13 @@ def _add_steering(command: Any) -> None:  # noqa: ANN401 - a function of the par
         help="gradient_accumulation_steps, effective_batch_size, micro_batch_size, learning_rate"
         " or max_grad_norm",
     )
-    change.add_argument("value", metavar="VALUE", help="the new value; none takes max_grad_norm away")
+    change.add_argument("value", metavar="VALUE", help="the new value; none removes max_grad_norm")
     change.add_argument(
         "--learning-rate-rule",
         choices=("none", "sqrt", "linear"),
         default="none",
-        help="with a new N: multiply the learning rate by 1, the root of the batch's ratio, or the ratio",
+        help="with a new N: scale the learning rate by 1, by the square root of the batch ratio, or by "
+        "the ratio",
     )
     change.add_argument(
         "--change-effective-batch",
@@ -153,8 +154,8 @@ def _add_steering(command: Any) -> None:  # noqa: ANN401 - a function of the par
     plain = (
         ("pause", "pause", "wait at the next optimizer step"),
         ("checkpoint", "checkpoint", "save a checkpoint at the next optimizer step"),
-        ("rollback", "roll_back", "take a live run back to a checkpoint"),
-        ("stop", "stop", "end a run after its window of micro-batches and a checkpoint"),
+        ("rollback", "roll_back", "roll a live run back to a checkpoint"),
+        ("stop", "stop", "stop a run after the current optimizer step and a checkpoint"),
     )
     parsers = [change]
     for name, function, text in plain:
@@ -165,7 +166,7 @@ def _add_steering(command: Any) -> None:  # noqa: ANN401 - a function of the par
             parser.add_argument("step", metavar="STEP", type=int, nargs="?", help=step)
         parsers.append(parser)
     parsers[-1].add_argument(
-        "--now", action="store_true", help="do not finish the window; it will be replayed"
+        "--now", action="store_true", help="do not finish the current step; it is repeated on resume"
     )
     for parser in parsers:
         parser.add_argument("--json", action="store_true", help="print the answer as JSON")
@@ -176,10 +177,10 @@ def _add_looking(command: Any) -> None:  # noqa: ANN401 - a function of the pars
     runs = command("runs", "looking:runs", "list the runs")
     runs.add_argument("--json", action="store_true", help="print one run a line, as JSON")
 
-    show = command("show", "looking:show", "tell what a run does and did")
+    show = command("show", "looking:show", "show what a run is doing and has done")
     show.add_argument("run", metavar="RUN", help=RUN_HELP)
     show.add_argument("--json", action="store_true", help="print every event, one a line, as JSON")
-    show.add_argument("--follow", action="store_true", help="go on until the run ends")
+    show.add_argument("--follow", action="store_true", help="keep printing until the run ends")
 
     export = command("export", "export:export", "write a run's measurements to files")
     export.add_argument("run", metavar="RUN", help=RUN_HELP)
@@ -190,22 +191,22 @@ def _add_looking(command: Any) -> None:  # noqa: ANN401 - a function of the pars
         "--output", metavar="FOLDER", help="where to; by default a new folder named after the run"
     )
 
-    doctor = command("doctor", "doctor:doctor", "tell what this machine can do, and why not")
+    doctor = command("doctor", "doctor:doctor", "report what this machine can do, and why not")
     doctor.add_argument(
         "--python", metavar="PATH", help="the interpreter to look at; by default gradacc's own"
     )
     doctor.add_argument("--json", action="store_true", help="print it as JSON")
 
-    new = command("new", "recipes:new", "write a beginning of your own")
+    new = command("new", "recipes:new", "write a template for your own task")
     new.add_argument("what", choices=("task",), metavar="task", help="task: your own model, data and loss")
     new.add_argument("path", metavar="PATH", help="the Python file to write; a recipe is written beside it")
 
-    bring = command("import", "recipes:import_file", "make a recipe of another trainer's configuration")
+    bring = command("import", "recipes:import_file", "make a recipe from another trainer's configuration")
     bring.add_argument(
         "file", metavar="FILE", help="TrainingArguments, accelerate, DeepSpeed, LLaMA-Factory, Axolotl"
     )
     bring.add_argument("--output", "-o", metavar="RECIPE", help="the recipe; by default FILE with .toml")
-    bring.add_argument("--force", action="store_true", help="write over a recipe that is there")
+    bring.add_argument("--force", action="store_true", help="overwrite an existing recipe")
 
 
 if __name__ == "__main__":

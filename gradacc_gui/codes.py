@@ -28,9 +28,9 @@ END_REASONS: Final[dict[str, str]] = {
     "max_optimizer_steps": "all optimizer steps are done",
     "max_samples": "all samples were seen",
     "epochs": "all epochs are done",
-    "stop": "as asked, after the step and a checkpoint",
-    "stop-now": "as asked, at once; the open step is replayed at Resume",
-    "signal": "the system asked it to end; a checkpoint was saved",
+    "stop": "as requested, after the step and a checkpoint",
+    "stop-now": "as requested, at once; the unfinished step is repeated on resume",
+    "signal": "the system asked it to stop; a checkpoint was saved",
 }
 
 COMMANDS: Final[dict[str, str]] = {
@@ -82,7 +82,7 @@ WARNINGS: Final[dict[str, str]] = {
     "micro-batch had a new shape. This costs time: use a fixed length, or turn run.compile off.",
     # What cannot be read here (see READINGS).
     "nvml-library-missing": "No NVIDIA driver was found: no GPU readings.",
-    "nvml-driver-not-loaded": "The NVIDIA driver is installed and not loaded; its readings are not shown.",
+    "nvml-driver-not-loaded": "The NVIDIA driver is installed but not loaded, so its readings are not shown.",
     "nvml-driver-mismatch": "The NVIDIA driver was updated under the running system; restart the machine to "
     "get its readings back.",
     "nvml-no-permission": "This user may not read the NVIDIA driver, so its readings are not shown.",
@@ -92,17 +92,20 @@ WARNINGS: Final[dict[str, str]] = {
     "gpu-lost": "The GPU can no longer be read ({reason}); its readings end here.",
     "gpu-not-matched": "The driver does not list the GPU that torch uses (device {device}), so its readings "
     "are left out rather than taken from another card.",
-    "metric-not-supported": "This machine does not tell its {metric} ({reason}); that line has a gap.",
-    "device-readings-not-available": "A device of kind {kind} tells only what torch allocated on it.",
-    "readings-failed": "Reading memory and power failed ({reason}); training goes on without them.",
+    "metric-not-supported": "This machine does not report its {metric} ({reason}); that line has a gap.",
+    "device-readings-not-available": "A {kind} device reports only what torch allocated on it.",
+    "readings-failed": "Memory and power cannot be read ({reason}); training continues without them.",
     # The run's own.
-    "inbox-failed": "Commands cannot be read from the run's inbox ({error}); the run goes on unsteered.",
-    "replay-ended": "A new wish at step {step} ended the replay of what was changed before the interruption.",
-    "source-changed": "The code of {entry} has changed since this run began; it goes on with the new code.",
-    "checkpoint-not-saved": "The checkpoint at step {step} could not be saved ({reason}); training goes on. "
-    "Make room on the disk.",
-    "checkpoint-damaged": "The checkpoint of step {step} is damaged ({reason}); an older one is tried.",
-    "replay-declined": "From step {step} on, what was changed before the interruption is not applied again.",
+    "inbox-failed": "Commands cannot be read from the run's inbox ({error}); the run continues but "
+    "cannot be changed.",
+    "replay-ended": "A new command at step {step} ended the replay of the changes made before the "
+    "interruption.",
+    "source-changed": "The code of {entry} has changed since this run began; it continues with the new code.",
+    "checkpoint-not-saved": "The checkpoint at step {step} could not be saved ({reason}); training "
+    "continues. "
+    "Free some disk space.",
+    "checkpoint-damaged": "The checkpoint of step {step} is damaged ({reason}); trying an older one.",
+    "replay-declined": "From step {step} on, changes made before the interruption are not applied again.",
     # The model and the loss.
     "batch-norm": "BatchNorm ({modules} modules, first {first}) sees each micro-batch of {micro_batch_size} "
     "on its own, not the effective batch. Use GroupNorm or LayerNorm, a larger micro-batch, or a momentum of "
@@ -138,7 +141,7 @@ WARNINGS: Final[dict[str, str]] = {
     "records-skipped": "{count} records of the {data} data cannot be read and are left out.",
     "records-cut": "{count} records of the {data} data are longer than {max_length} tokens and were cut.",
     "records-without-answer": "{count} records of the {data} data have no answer to learn and are left out.",
-    "no-chat-template": "The tokenizer brings no chat template; a plain one is used.",
+    "no-chat-template": "The tokenizer has no chat template; a plain one is used.",
     "attention-eager": "{model} has no sdpa attention in this version of transformers; eager is used.",
     "weights-missing": "{count} weights of {model} are not in its files and start at random, {first} first.",
     "loss-chunked": "The loss is taken in chunks of tokens: the same sum and gradient, without holding"

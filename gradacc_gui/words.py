@@ -209,7 +209,7 @@ def wish(command: AnyCommand) -> str:  # noqa: C901, PLR0912 - one case a comman
 
 def asked(command: AnyCommand) -> str:
     """That a command was sent: "Asked for a pause", "Asked to go on"."""
-    template = tr("Asked {wish}") if isinstance(command, (Resume, RollBack, Stop)) else tr("Asked for {wish}")
+    template = tr("Asked {wish}") if isinstance(command, (Resume, RollBack, Stop)) else tr("Requested {wish}")
     return template.format(wish=wish(command))
 
 
@@ -240,7 +240,7 @@ def line(event: Fact) -> LogLine | None:  # noqa: C901, PLR0912 - one case a fac
         case Paused():
             return LogLine(tr("Paused after step {step:,}").format(step=event.step))
         case Resumed():
-            return LogLine(tr("Went on after step {step:,}").format(step=event.step))
+            return LogLine(tr("Resumed after step {step:,}").format(step=event.step))
         case CheckpointSaved():
             detail = tr("{path}, written in {duration_s:.1f} s").format(
                 path=event.path, duration_s=event.duration_s
@@ -254,7 +254,7 @@ def line(event: Fact) -> LogLine | None:  # noqa: C901, PLR0912 - one case a fac
             text = tr("Rolled back from step {from_step:,} to {to_step:,}")
             return LogLine(text.format(from_step=event.from_step, to_step=event.to_step), "warning")
         case Slept():
-            text = tr("The machine slept for {time}; this is not counted as time of the run")
+            text = tr("The machine slept for {time}; this time is not counted")
             return LogLine(text.format(time=_duration(event.duration_s)))
         case MeasurementsLost():
             lost = event.last - event.first + 1
@@ -306,7 +306,7 @@ def out_of_memory(event: OutOfMemoryRecovered) -> str:
 def _started(event: RunStarted) -> LogLine:
     detail = ", ".join(f"{name} {version}" for name, version in event.versions.items())
     if event.from_step:
-        return LogLine(tr("Goes on from step {step:,}").format(step=event.from_step), "good", detail=detail)
+        return LogLine(tr("Resumed from step {step:,}").format(step=event.from_step), "good", detail=detail)
     text = tr("Run started, {count} parameters").format(count=_parameters(event.parameters))
     return LogLine(text, "good", detail=detail)
 

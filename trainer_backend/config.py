@@ -32,7 +32,10 @@ class RunSection(Section, frozen=True, kw_only=True):
     """What runs, where, how long."""
 
     name: Annotated[
-        str, Meta(title="Name", description="Shown in lists; the recipe's name when empty.", max_length=100)
+        str,
+        Meta(
+            title="Name", description="Name in the runs list. Empty: the recipe's file name.", max_length=100
+        ),
     ] = ""
     seed: Annotated[
         int,
@@ -48,7 +51,10 @@ class RunSection(Section, frozen=True, kw_only=True):
         ),
     ] = "auto"
     devices: Annotated[
-        int, Meta(title="Devices", description="One for now.", ge=1, le=1, extra={"advanced": True})
+        int,
+        Meta(
+            title="Devices", description="Only 1 is supported so far.", ge=1, le=1, extra={"advanced": True}
+        ),
     ] = 1
     precision: Annotated[
         Literal["auto", "fp32", "bf16", "fp16"],
@@ -80,13 +86,13 @@ class RunSection(Section, frozen=True, kw_only=True):
     ] = None
     max_samples: Annotated[
         Samples | None,
-        Meta(title="Samples", description="Stop after so many samples.", extra={"unit": "samples"}),
+        Meta(title="Samples", description="Stop after this many samples.", extra={"unit": "samples"}),
     ] = None
     max_optimizer_steps: Annotated[
         Samples | None,
         Meta(
             title="Optimizer steps",
-            description="Stop after so many applied updates.",
+            description="Stop after this many applied updates.",
             extra={"unit": "steps"},
         ),
     ] = None
@@ -94,7 +100,7 @@ class RunSection(Section, frozen=True, kw_only=True):
         int,
         Meta(
             title="Micro-batch norms",
-            description="Measure each micro-batch's gradient norm in every so-many-th window; 0 is never.",
+            description="Measure each micro-batch's gradient norm in every n-th window; 0 = never.",
             ge=0,
             le=LARGEST,
             extra={"unit": "windows", "advanced": True},
@@ -104,7 +110,7 @@ class RunSection(Section, frozen=True, kw_only=True):
         float,
         Meta(
             title="Readings",
-            description="How often memory, power and utilisation are read.",
+            description="Time between readings of memory, power and utilisation.",
             ge=0.05,
             le=3600,
             extra={"unit": "s", "advanced": True},
@@ -191,7 +197,8 @@ class AccumulationSection(Section, frozen=True, kw_only=True):
         Literal["equal", "per-micro-batch", "not-equal"],
         Meta(
             title="Certificate",
-            description="What verify shall find: N micro-batches equal one large batch; or equal up to what "
+            description="Expected result of verify: N micro-batches equal one large batch; or equal up "
+            "to what "
             "is defined per micro-batch (BatchNorm, load balancing); or not, and you know why.",
             extra={"advanced": True},
         ),

@@ -77,8 +77,8 @@ def label(value: float, step: float, quantity: Quantity = "number") -> str:
             divisor = 1e3 if prefix == "k" else limit
             return _plain(value / divisor, step / divisor) + "\u202f" + prefix
     if size < 1e-3 or 0 < step < 9e-4:
-        exponent = math.floor(math.log10(size) + 1e-9)
-        return f"{value / 10**exponent:.4g}e{exponent}".replace("-", "−")
+        power = math.floor(math.log10(size) + 1e-9)
+        return f"{value / 10**power:.4g}e{power}".replace("-", "−")
     return _plain(value, step)
 
 

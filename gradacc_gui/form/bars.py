@@ -134,7 +134,7 @@ class StartBar(QWidget):
         self.box.setSpacing(space(2))
         self.look = button("", role="fault", clicked=self.look_clicked.emit)
         self.why = label("", "error", wrap=True)
-        self.verify = button(tr("Verify equality first"), clicked=self.verify_clicked.emit)
+        self.verify = button(tr("Check equivalence first"), clicked=self.verify_clicked.emit)
         self.verify.setToolTip(
             tr("Compares the gradients of N micro-batches with those of one large batch, on this model.")
         )
@@ -153,9 +153,9 @@ class StartBar(QWidget):
     def say(self, *, faults: int, why: str) -> None:
         """How many fields need a look, and what else is in the way ("" is nothing)."""
         words = (
-            tr("One field needs a look before the run can start.")
+            tr("Fix 1 field before starting.")
             if faults == 1
-            else tr("{count} fields need a look before the run can start.").format(count=faults)
+            else tr("Fix {count} fields before starting.").format(count=faults)
         )
         self.look.setText(words)
         self.look.setVisible(bool(faults))

@@ -223,7 +223,7 @@ class InterpreterPanel(Panel):
         self.box.setToolTip(self._chosen)
         self.mend.setVisible(False)
         self.cancel.setVisible(False)
-        role, sentence = "help", tr("Asking it for its version and torch…")
+        role, sentence = "help", tr("Reading its version and torch…")
         match self.answer:
             case None:
                 pass
@@ -256,7 +256,7 @@ class InterpreterPanel(Panel):
         self.mend.setText(tr("Install now"))
         return tr(
             "Install {names} with pip, from the package index that pip is set up for, into a folder of"
-            " gradacc's own ({folder})? The interpreter itself stays as it is."
+            " gradacc's own ({folder})? The interpreter itself is not changed."
         ).format(names=names, folder=str(needed[0].target.parent))
 
     def shut_down(self) -> None:

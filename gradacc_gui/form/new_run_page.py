@@ -249,7 +249,7 @@ class FormPage(QWidget):
         missing = self.interpreter.lacks(kind)
         if not missing:
             return ""
-        words = tr("The chosen interpreter has no {names}. Run: {command}")
+        words = tr("{names} not installed in the chosen interpreter. Run: {command}")
         return words.format(
             names=tr(" and no ").join(missing), command=self.interpreter.install_command(kind)
         )

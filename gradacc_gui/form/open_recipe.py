@@ -91,7 +91,7 @@ class OpenRecipe(QObject):
         if not self.open_text(imported.recipe_text(), folder=path.parent, name=path.name):
             return
         left = [line.key for line in imported.lines if line.outcome == "left out"]
-        words = tr("Imported from {source}: {taken} keys came over.").format(
+        words = tr("Imported from {source}: {taken} keys were imported.").format(
             source=imported.source, taken=len(imported.lines) - len(left)
         )
         if left:
@@ -99,7 +99,9 @@ class OpenRecipe(QObject):
         self.noticed.emit(words, False)
 
     def _refuse_to_open(self, name: str, sentences: str) -> None:
-        self.refused.emit(tr("{name} was not opened; the form is as it was.").format(name=name), sentences)
+        self.refused.emit(
+            tr("{name} could not be opened. The form was not changed.").format(name=name), sentences
+        )
 
     def _take(self, recipe: Recipe, path: Path | None) -> None:
         former = self.draft
@@ -137,7 +139,7 @@ class OpenRecipe(QObject):
         try:
             self.draft = Draft.restore(kept)
         except UsageError as error:
-            self._refuse_to_open(tr("The draft of last time"), str(error))
+            self._refuse_to_open(tr("The draft of the last session"), str(error))
             return
         self.noticed.emit(tr("Restored your unsaved changes."), False)
 

@@ -40,7 +40,7 @@ class PublishedPanel(QFrame):
         row = QHBoxLayout()
         row.setSpacing(space(2))
         row.addWidget(label(tr("As published"), "title"))
-        self._hint = label(tr("beside as run here"), "help")
+        self._hint = label(tr("beside the values of this run"), "help")
         row.addWidget(self._hint)
         row.addStretch(1)
         self.edit = button(tr("Edit…"), role="link", clicked=self._toggle)
@@ -99,9 +99,7 @@ class PublishedPanel(QFrame):
         """What is wrong with the lines; "" when nothing is."""
         self._error = sentence
         self.toml.set_invalid(bool(sentence))
-        usual = tr(
-            "The recipe's own keys with the values that were published; it changes nothing in the run."
-        )
+        usual = tr("The recipe's keys with the published values, for comparison. They do not change the run.")
         put(self.note, sentence or usual)
         set_role(self.note, "error" if sentence else "help")
         self.note.setVisible(bool(sentence) or not self.toml.isHidden())

@@ -79,7 +79,7 @@ PANELS: Final = (
     ),
     Arrangement(
         title="Optimizer and schedule",
-        hint="the clock is samples, so N bends no curve",
+        hint="schedules count samples, whatever N is",
         tables=("optimizer", "schedule"),
         first=(
             "optimizer.name",
@@ -103,7 +103,7 @@ PANELS: Final = (
             "checkpoint.every_minutes",
         ),
     ),
-    Arrangement(title="Targets", hint="judged at the end", tables=("targets",), folded=True),
+    Arrangement(title="Targets", hint="checked when the run ends", tables=("targets",), folded=True),
 )
 
 RARE: Final = frozenset(

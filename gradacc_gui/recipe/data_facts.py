@@ -81,7 +81,9 @@ def _look_at_text(
         faults[field] = tr("There is no such file or folder: {path}. Check the path.").format(path=root)
         return None
     if root is not None and not is_readable(root):
-        words = tr("{path} may not be read by you. Check its rights, or choose another folder.")
+        words = tr(
+            "You do not have permission to read {path}. Check its permissions, or choose another folder."
+        )
         faults[field] = words.format(path=root)
         return None
     count, size_bytes, whole = _measure(_text_files(question, root))

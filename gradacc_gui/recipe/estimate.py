@@ -56,7 +56,7 @@ class Factors:
             for sample, count in shown
         ]
         if len(shown) < len(self.later):
-            words.append(tr("… and in the end {count:,}").format(count=self.later[-1][1]))
+            words.append(tr("… and finally {count:,}").format(count=self.later[-1][1]))
         return "".join(f", {part}" for part in words)
 
 

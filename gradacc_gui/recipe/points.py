@@ -48,11 +48,11 @@ def points_fault(spec: FieldSpec, text: str) -> str:
     place, number = wrong[0]
     column = spec.columns[number]
     if column.name == "steps":
-        sentence = tr("Row {row}: write N as a whole number from 1 to 1,000,000, without commas.")
+        sentence = tr("Row {row}: enter N as a whole number from 1 to 1,000,000, without commas.")
     elif isinstance(value := value_of(column, rows[place][number]), int) and place and value >= 0:
-        sentence = tr("Row {row}: its sample must lie after that of the row above. Sort the rows.")
+        sentence = tr("Row {row}: its sample must be larger than the one in the row above. Sort the rows.")
     else:
-        sentence = tr("Row {row}: write the sample from which on N holds, as a whole number: 64000.")
+        sentence = tr("Row {row}: enter the sample from which N applies, as a whole number: 64000.")
     return sentence.format(row=place + 1)
 
 

@@ -19,9 +19,9 @@ def beside_field(problem: Problem, specs: Mapping[str, FieldSpec]) -> str:
     if spec is not None and (comma := _comma_fault(spec, problem.value)):
         return comma
     if spec is not None and spec.shape == "pair":
-        return tr(
-            "Write {count} numbers with a comma between them, each from 0 to below 1: {example}."
-        ).format(count=len(spec.default), example=text_of(spec, spec.default))
+        return tr("Enter {count} numbers separated by a comma, each from 0 to below 1: {example}.").format(
+            count=len(spec.default), example=text_of(spec, spec.default)
+        )
     if spec is not None and spec.browse and problem.value in (None, ""):
         wanted = tr(_PATH_WANTED[spec.browse])
         if not spec.instead:

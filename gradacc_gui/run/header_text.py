@@ -90,7 +90,7 @@ def detail(run: Attachment) -> str:
     if (first := run.store.so_now.first_started_at) is not None:
         parts.append(tr("since {when}").format(when=day_and_time(first)))
     if run.state in (RunState.RUNNING, RunState.PAUSED):
-        parts.append(tr("goes on if closed"))
+        parts.append(tr("keeps running if you close this window"))
     elif run.state is RunState.LOADING:
         parts.append(words.phase(run.store.phase) if run.store.phase else tr("Starting…"))
     return " · ".join(parts)

@@ -112,7 +112,7 @@ def _without_journal(run: RunDirectory, name: str, *, alive: bool) -> RunSummary
 def _last_word(run: RunDirectory) -> str:
     """What the trainer printed last; empty when nothing was ever printed or started."""
     word = last_word(run)
-    return word or ("its trainer ended without a word" if last_lines(run, count=1) else "")
+    return word or ("its trainer stopped without reporting why" if last_lines(run, count=1) else "")
 
 
 def _just_launched(run: RunDirectory, *, since: float) -> bool:

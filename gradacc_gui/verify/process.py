@@ -191,7 +191,7 @@ class VerifyProcess(QObject):
             self.finished.emit(self._report)
         else:
             how = (
-                tr("The check was ended by the system (signal or out of memory).")
+                tr("The check was stopped by the system (by a signal, or out of memory).")
                 if status == QProcess.ExitStatus.CrashExit
                 else tr("The check ended with exit code {code} and no certificate.").format(code=code)
             )

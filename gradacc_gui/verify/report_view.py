@@ -79,7 +79,7 @@ class VerdictPanel(QFrame):
         words_column.addWidget(self.meaning)
         declared = tr(sentences.VERDICTS[report.expected])
         self.declared = label(
-            tr("As the recipe declares.") if report.as_declared else sentences.headline(report, tr) + ".",
+            tr("As declared in the recipe.") if report.as_declared else sentences.headline(report, tr) + ".",
             "ok" if report.as_declared else "error",
             wrap=True,
         )
@@ -122,7 +122,7 @@ class Culprits(Panel):
     def __init__(self, report: VerifyReport) -> None:
         stated = report.verdict == "per-micro-batch"
         super().__init__(
-            tr("Defined per micro-batch") if stated else tr("What breaks it, and what can be done")
+            tr("Defined per micro-batch") if stated else tr("What breaks equivalence, and what to do")
         )
         for number, entry in enumerate(report.culprits):
             if number:
@@ -157,7 +157,9 @@ class Comparisons(Panel):
     NUMERIC: Final = frozenset({0, 4, 6, 7, 8})
 
     def __init__(self, report: VerifyReport) -> None:
-        super().__init__(tr("One large batch against N micro-batches"), tr("relative L2 of the gradient"))
+        super().__init__(
+            tr("One large batch compared with N micro-batches"), tr("relative L2 of the gradient")
+        )
         self.grid = QGridLayout()
         self.grid.setHorizontalSpacing(space(3))
         self.grid.setVerticalSpacing(space(1))
@@ -217,8 +219,8 @@ class Published(Panel):
     """What the recipe says was published beside what it asks for; what differs stands out."""
 
     def __init__(self, report: VerifyReport) -> None:
-        super().__init__(tr("As published, and as run here"), report.published_source)
-        table = SmallTable(tr("As published, and as run here"))
+        super().__init__(tr("Published settings, for comparison"), report.published_source)
+        table = SmallTable(tr("Published settings, for comparison"))
         table.setMaximumWidth(_TABLE)
         show_published(table, report.published)
         self.body.addWidget(table)
@@ -243,7 +245,7 @@ class Provenance(Panel):
     """What was certified, with what."""
 
     def __init__(self, report: VerifyReport) -> None:
-        super().__init__(tr("How it was made"))
+        super().__init__(tr("How it was checked"))
         for name, value in sentences.facts(report, tr):
             row = QHBoxLayout()
             row.setSpacing(space(3))
@@ -255,7 +257,7 @@ class Provenance(Panel):
             self.body.addLayout(row)
         self.body.addWidget(rule())
         for floor in report.floors:
-            text = tr("floor in {precision}: twice {repeat}, reversed {order}").format(
+            text = tr("Rounding floor ({precision}): same order {repeat}, reversed order {order}").format(
                 precision=floor.precision,
                 repeat=sentences.small(floor.repeat),
                 order=sentences.small(floor.order),

@@ -110,7 +110,7 @@ class VerifyPage(QWidget):
         row.addWidget(label(tr("Verify"), "page-title"))
         self.recipe_name = ElidedLabel("", "help")
         row.addWidget(self.recipe_name, 1)
-        self.save_page = button(tr("Save as a page…"), clicked=lambda: self._ask_and_save("html"))
+        self.save_page = button(tr("Save as HTML…"), clicked=lambda: self._ask_and_save("html"))
         self.save_json = button(tr("Save as JSON…"), clicked=lambda: self._ask_and_save("json"))
         self.again = button(tr("Verify again"), role="primary", clicked=self.run)
         for made in (self.save_page, self.save_json, self.again):
@@ -138,8 +138,8 @@ class VerifyPage(QWidget):
         inner.addWidget(IconLabel("verify", "muted", 40), 0, Qt.AlignmentFlag.AlignHCenter)
         inner.addWidget(_centre(label(tr("No recipe to verify yet"), "page-title")))
         text = tr(
-            "Fill in a run, or open a recipe; then this page proves for it that N micro-batches give the "
-            "gradient of one large batch."
+            "Fill in the form on New run, or open a recipe. This page then checks that N micro-batches "
+            "give the same gradient as one large batch."
         )
         inner.addWidget(_centre(label(text, "muted", wrap=True)))
         self.to_form = button(tr("Choose a recipe"), role="primary", clicked=self.recipe_requested.emit)
@@ -172,7 +172,7 @@ class VerifyPage(QWidget):
         self.begin = button(tr("Verify"), role="primary", clicked=self.run)
         self.begin.setMinimumWidth(140)
         row.addWidget(self.begin)
-        row.addWidget(label(tr("about a minute; a run may go on beside it"), "help"))
+        row.addWidget(label(tr("takes about a minute; runs can continue meanwhile"), "help"))
         row.addStretch(1)
         panel.body.addSpacing(space(2))
         panel.body.addLayout(row)

@@ -98,10 +98,10 @@ def _find(folder: Path, path: str) -> Path | Unreadable:
         home = folder.resolve()
         found = (home / path).resolve()
         if not found.is_relative_to(home):
-            return _unreadable(name, tr("it lies outside the run's directory"))
+            return _unreadable(name, tr("it is outside the run's directory"))
         mode = found.stat().st_mode
     except FileNotFoundError:
-        return _unreadable(name, tr("the file is not there any more"))
+        return _unreadable(name, tr("the file no longer exists"))
     except (OSError, RuntimeError, ValueError) as error:  # links in a ring, a name that no file may have
         return _unreadable(name, getattr(error, "strerror", None) or str(error))
     if not stat.S_ISREG(mode):
@@ -168,7 +168,7 @@ def _grid(path: Path) -> TableExcerpt | Unreadable:
             if len(rows) > MOST_ROWS:
                 break
     except csv.Error as error:
-        return _unreadable(path.name, tr("it is no table: {why}").format(why=error))
+        return _unreadable(path.name, tr("it is not a table: {why}").format(why=error))
     if not rows:
         return _unreadable(path.name, tr("it is empty"))
     width = max(map(len, rows))

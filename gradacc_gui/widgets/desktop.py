@@ -95,8 +95,8 @@ def _ask(
 def open_folder(path: Path) -> str:
     """Ask the system to show `path`; gives a sentence with the path when nothing here can, else ""."""
     if not path.is_dir():
-        return tr("There is no folder {path} any more.").format(path=path)
+        return tr("The folder {path} no longer exists.").format(path=path)
     if QDesktopServices.openUrl(QUrl.fromLocalFile(str(path))):
         return ""
-    words = tr("No program here shows folders. Select and copy where it lies: {path}")
+    words = tr("No file manager was found. Select and copy the path: {path}")
     return words.format(path=path)

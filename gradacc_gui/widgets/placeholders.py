@@ -31,7 +31,8 @@ class EmptyState(QWidget):
         self.words = label(
             tr(
                 "The demo trains a small language model on the source of Python's own standard library: "
-                "no download, first points within ten seconds. Or start from a recipe, or fill in the form."
+                "nothing is downloaded, and the first points appear within ten seconds. You can also "
+                "open a recipe, or fill in the form on New run."
             ),
             "muted",
             wrap=True,

@@ -148,9 +148,7 @@ class DecisionLog(Panel):
         self.view.setAccessibleName(tr("Decision log, newest first"))
         self.view.setMinimumHeight(96)
         self.view.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
-        self.empty = label(
-            tr("What changes in this run, when and why, will be listed here."), "help", wrap=True
-        )
+        self.empty = label(tr("Changes to this run are listed here, with when and why."), "help", wrap=True)
         self.body.addWidget(self.empty, 0, Qt.AlignmentFlag.AlignTop)
         self.body.addWidget(self.view, 1)
         outer = self.layout()

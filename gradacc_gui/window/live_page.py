@@ -174,7 +174,7 @@ class LivePage(QWidget):
     def set_starting(self, starting: bool) -> None:
         """A start is under way, and there is no run to show yet."""
         if self._run is None:
-            self.waiting.say(tr("Starting…"), tr("The interpreter is asked what it has."), moving=True)
+            self.waiting.say(tr("Starting…"), tr("Checking the Python interpreter."), moving=True)
             self.stack.setCurrentWidget(self.waiting if starting else self.empty)
 
     def _show_nothing(self) -> None:
@@ -194,7 +194,9 @@ class LivePage(QWidget):
         text = words.asked(command)
         if isinstance(command, SetAccumulation) and run.settings is not None:
             before = run.settings.accumulation_steps
-            text = tr("Asked N {before} → {after}").format(before=count(before), after=count(command.steps))
+            text = tr("You requested N {before} → {after}").format(
+                before=count(before), after=count(command.steps)
+            )
         self.side.decisions.add([Entry(command.asked_at, LogLine(text, by=tr("you")))])
         self.side.tick(run)  # the hand that pressed sees at once that it was asked
 
@@ -294,9 +296,9 @@ class LivePage(QWidget):
 
     def _say_waiting(self, run: Attachment) -> None:
         if run.state is RunState.PENDING:
-            more = tr("Its directory is there, and no trainer has written into it yet.")
+            more = tr("Its directory exists, but no trainer has written to it yet.")
             self.waiting.say(tr("This run has not started"), more, moving=False)
             return
         phase = words.phase(run.store.phase) if run.store.phase else tr("Starting Python…")
-        more = tr("The first points come within about ten seconds; importing torch takes most of them.")
+        more = tr("The first points appear within about ten seconds; most of that is importing torch.")
         self.waiting.say(phase, more, moving=True)

@@ -60,7 +60,7 @@ class LogTab(QWidget):
             self.text.clear()
             if self._tail.skipped_bytes:
                 self._append(
-                    tr("… {size} before this are in the file\n").format(
+                    tr("… {size} of earlier output are in the file\n").format(
                         size=gibibytes(self._tail.skipped_bytes)
                     )
                 )

@@ -80,7 +80,7 @@ class MemoryPanel(Panel):
         self._rows: list[_RowWidget] = []
         self.reason = label(role="help", wrap=True)
         self.reason.hide()
-        self.empty = label(tr("Readings come once the trainer runs."), "help", wrap=True)
+        self.empty = label(tr("Readings appear once the trainer runs."), "help", wrap=True)
         self.body.addWidget(self.empty)
         self._place = QVBoxLayout()
         self._place.setSpacing(space(2))

@@ -180,13 +180,13 @@ class NPanel(Panel):
     def _preview(self, wanted: int | str) -> None:
         if self._settings is None or isinstance(wanted, str) or not self._differs(wanted):
             self.companions.show_for(None, 1)
-            put(self.preview, tr("Type another N: the step in progress ends as it began."))
+            put(self.preview, tr("Enter a new N. The current step still finishes with the old one."))
             self._previews = False
             self._show_hint()
             return
         ratio = self._settings.kappa(wanted)
         after = self._settings.samples_a_round * wanted
-        text = tr("Effective batch {before} → {after} (κ = {ratio}). With it:")
+        text = tr("Effective batch {before} → {after} (× {ratio}). Also adjust:")
         put(
             self.preview,
             text.format(before=count(self._settings.effective_batch), after=count(after), ratio=real(ratio)),

@@ -51,10 +51,10 @@ class Starts:
         names = ", ".join(install.need.requirement for install in found.installs)
         question = QMessageBox(self._window)
         question.setWindowTitle(tr("Install into gradacc's own folder"))
-        text = tr("{python} lacks what the trainer needs: {names}.")
+        text = tr("Packages that the trainer needs are not installed in {python}: {names}.")
         question.setText(text.format(python=found.interpreter.executable, names=names))
         question.setInformativeText(
-            tr("gradacc can put it into a folder of its own with pip; your interpreter stays as it is.")
+            tr("gradacc can install them with pip into its own folder. Your interpreter is not changed.")
         )
         question.setStandardButtons(QMessageBox.StandardButton.Cancel)
         install = question.addButton(tr("Install and start"), QMessageBox.ButtonRole.AcceptRole)

@@ -70,10 +70,10 @@ class PublishedComparison(Panel):
     """The recipe's [published] values beside the run's own; hidden when the recipe has none."""
 
     def __init__(self) -> None:
-        super().__init__(tr("As published, and here"))
+        super().__init__(tr("Published settings, for comparison"))
         self.source = label(role="help", wrap=True)
         self.body.addWidget(self.source)
-        self.table = SmallTable(tr("As published, and as run here"))
+        self.table = SmallTable(tr("Published settings, for comparison"))
         self.body.addWidget(self.table)
         self._made_of: tuple[object, ...] = ()
         self.hide()
@@ -94,19 +94,17 @@ class PublishedComparison(Panel):
 
 def nothing_yet(run: Attachment | None) -> tuple[str, str]:
     """A title and a sentence for a run without an evaluation: when something appears, or why nothing will."""
-    what = tr("What evaluations measure, and the pictures, texts and tables that they make, appear here.")
+    what = tr("Results of evaluations appear here: metrics, pictures, texts and tables.")
     if run is None:
         return tr("No evaluation yet"), what
     config = run.config
     if config is not None and config.evaluation.every_samples is None:
         if config.targets.validation_loss is None:
-            how = tr(
-                "Its recipe asks for none: set evaluation.every_samples to have one every so many samples."
-            )
-            return tr("This run makes no evaluation"), f"{how} {what}"
+            how = tr("Its recipe has none. Set evaluation.every_samples to evaluate every n samples.")
+            return tr("This run has no evaluation"), f"{how} {what}"
         return tr("No evaluation yet"), f"{tr('This run is evaluated once, at its end.')} {what}"
     if run.store.caught_up and run.state.is_over:
         return tr("No evaluation was made"), tr("This run ended before its first one was due.")
     every = config.evaluation.every_samples if config is not None else None
-    when = "" if every is None else tr("The first comes after {count} samples.").format(count=count(every))
+    when = "" if every is None else tr("The first one runs after {count} samples.").format(count=count(every))
     return tr("No evaluation yet"), f"{when} {what}".strip()

@@ -220,11 +220,12 @@ class ResultsTab(QWidget):
         else:
             self._make_cards(shown)
         left_out = len(artifacts) - len(shown)
-        text = tr("{count} more are in the run's directory, under artifacts.").format(count=count(left_out))
+        text = tr("{count} more are in the artifacts folder of the run's directory.").format(
+            count=count(left_out)
+        )
         if self._visible and not artifacts:
             text = tr(
-                "This evaluation made no pictures, texts or tables. A task of your own makes them"
-                " in its artifacts(model, folder)."
+                "No samples from this evaluation. A custom task can produce them in artifacts(model, folder)."
             )
         put(self.more, text if left_out or (self._visible and not artifacts) else "")
         self.more.setVisible(bool(self.more.text()))

@@ -47,7 +47,7 @@ class RunButtons(QWidget):
         self.checkpoint = button(
             tr("Checkpoint"), icon_name="checkpoint", clicked=lambda: self.asked.emit(SaveCheckpoint())
         )
-        self.checkpoint.setToolTip(tr("Save at the next step's border"))
+        self.checkpoint.setToolTip(tr("Save a checkpoint after the current step"))
         self.stop = IconButton(tr("Stop…"), "stop")
         self.stop.setMenu(self._build_stop_menu())
         self.resume = button(
@@ -75,9 +75,9 @@ class RunButtons(QWidget):
 
     def _build_stop_menu(self) -> QMenu:
         menu = QMenu(self)
-        self.stop_clean = QAction(tr("After this step, with a checkpoint"), menu)
+        self.stop_clean = QAction(tr("Stop after this step and save a checkpoint"), menu)
         self.stop_clean.triggered.connect(lambda: self.stop_asked.emit(False))
-        self.stop_now = QAction(tr("Now: the open step is replayed at Resume"), menu)
+        self.stop_now = QAction(tr("Stop now (the unfinished step is repeated on resume)"), menu)
         self.stop_now.triggered.connect(lambda: self.stop_asked.emit(True))
         self.stop_force = QAction(tr("End the process"), menu)
         self.stop_force.triggered.connect(self.force_asked)
@@ -148,16 +148,16 @@ class RunButtons(QWidget):
 
     def _say(self, rung: Rung) -> None:
         texts = {
-            Rung.ASKED: tr("Stopping: this step ends, a checkpoint is saved, then the trainer exits."),
+            Rung.ASKED: tr("Stopping: the trainer finishes this step, saves a checkpoint, and exits."),
             Rung.ASKED_NOW: tr(
-                "Stopping now: a checkpoint is saved, the open step will be replayed at Resume."
+                "Stopping now: a checkpoint is saved. The unfinished step is repeated on resume."
             ),
-            Rung.TERMINATED: tr("The trainer did not end; the system was told to end it."),
-            Rung.KILLED: tr("The trainer was killed; Resume goes on from its last checkpoint."),
+            Rung.TERMINATED: tr("The trainer did not exit, so the system was told to end it."),
+            Rung.KILLED: tr("The trainer was killed. Resume continues from its last checkpoint."),
         }
         text = texts.get(rung, "") if self._state is not None and self._state.is_alive else ""
         if self._state is RunState.STOPPING and rung is Rung.RUNNING:
-            text = tr("Stopping, as was asked elsewhere: the trainer exits after a checkpoint.")
+            text = tr("Stopping (requested elsewhere): the trainer saves a checkpoint and exits.")
         put(self.words, text)
         self.words.setVisible(bool(text))
 

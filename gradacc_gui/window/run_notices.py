@@ -137,8 +137,10 @@ class RunNotices(QWidget):
 def interrupted_words(run: Attachment) -> tuple[str, str]:
     """At which step, what that means, and the trainer's last lines."""
     step = count(int(run.store.extent("steps")[1]))
-    sentence = tr("Interrupted at step {step}: the trainer ended without a word.").format(step=step)
-    more = tr("It was killed, it crashed, or the machine went down. Resume takes the last checkpoint.")
+    sentence = tr("Interrupted at step {step}: the trainer stopped without reporting why.").format(step=step)
+    more = tr(
+        "It was killed, it crashed, or the machine went down. Resume continues from the last checkpoint."
+    )
     return sentence, "\n".join((more, *last_lines(run.run, count=4)))
 
 

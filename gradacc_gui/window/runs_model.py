@@ -106,7 +106,7 @@ def why(summary: RunSummary) -> str:
         case RunState.FINISHED | RunState.STOPPED:
             return words.end_reason(summary.reason)
         case RunState.INTERRUPTED:
-            return tr("Interrupted at step {step:,}: its trainer ended without a word.").format(
+            return tr("Interrupted at step {step:,}: its trainer stopped without reporting why.").format(
                 step=summary.step
             )
         case _:

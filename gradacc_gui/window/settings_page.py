@@ -89,8 +89,8 @@ class SettingsPage(QWidget):
         outer.addWidget(area)
 
     def _build_look(self) -> Panel:
-        panel = Panel(tr("Colours"))
-        choices = (("system", tr("As the system")), ("light", tr("Light")), ("dark", tr("Dark")))
+        panel = Panel(tr("Theme"))
+        choices = (("system", tr("Same as system")), ("light", tr("Light")), ("dark", tr("Dark")))
         self.theme = Segments(choices, tr("Colours"))
         self.theme.choose(self._preferences.theme)
         self.theme.chosen.connect(self._choose_theme)
@@ -114,7 +114,7 @@ class SettingsPage(QWidget):
         self.awake_problem.hide()
         panel.body.addWidget(self.keep_awake)
         panel.body.addWidget(
-            label(tr("Holds while this window is open; the screen may still turn off."), "help", wrap=True)
+            label(tr("Applies while this window is open. The screen may still turn off."), "help", wrap=True)
         )
         panel.body.addWidget(self.awake_problem)
         return panel
@@ -139,8 +139,7 @@ class SettingsPage(QWidget):
         row.addWidget(button(tr("Browse…"), clicked=self._browse))
         panel.body.addLayout(row)
         help_text = tr(
-            "The Python that trains unless the form says otherwise: your project's, with its torch. "
-            "Empty is the one gradacc runs in."
+            "Python used for training unless a run names another. Leave empty to use gradacc's own."
         )
         panel.body.addWidget(label(help_text, "help", wrap=True))
         return panel
@@ -157,7 +156,7 @@ class SettingsPage(QWidget):
         self._choose_interpreter()
 
     def _build_home(self) -> Panel:
-        panel = Panel(tr("Where runs lie"))
+        panel = Panel(tr("Where runs are stored"))
         row = QHBoxLayout()
         self.home = ElidedLabel(str(home()))
         row.addWidget(self.home, 1)

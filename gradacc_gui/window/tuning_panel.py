@@ -170,7 +170,8 @@ class TuningPanel(Panel):
             text = text.format(steps=count(steps), batch=count(self._settings.effective_batch))
         else:
             text = tr(
-                "{size} does not divide the effective batch of {batch}: take one that does, or let it change."
+                "The effective batch of {batch} is not a multiple of {size}. Enter a size that divides "
+                "it, or allow it to change."
             )
             text = text.format(size=count(size), batch=count(self._settings.effective_batch))
         put(self.keep_words, text)

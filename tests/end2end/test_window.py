@@ -62,7 +62,7 @@ def test_a_run_is_started_steered_paused_saved_and_stopped(
     assert changed.samples_seen == sum(before)
     told = f"N 4 → 3 at step {changed.step:,}, after {changed.samples_seen:,} samples"
     assert any(line.startswith(told) for line in hand.log())
-    assert any(line.startswith("Asked N 4 → 3") for line in hand.log())
+    assert any(line.startswith("You requested N 4 → 3") for line in hand.log())
 
     hand.click("pause")
     hand.wait_for_state("paused")

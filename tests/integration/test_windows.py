@@ -158,7 +158,7 @@ def test_the_run_ends_at_exactly_so_many_samples(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(5, 2), (4, 3), (2, 6)])
 def test_a_new_n_leaves_the_open_window_alone(tmp_path: Path, before: int, after: int) -> None:
-    """Asked for inside the second window: that one keeps N, the third has the new one."""
+    """Requested inside the second window: that one keeps N, the third has the new one."""
     run = make_probe(
         tmp_path,
         {"run": {"max_samples": 2 * before + 2 * after}},

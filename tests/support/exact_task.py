@@ -137,7 +137,7 @@ class Task:
         if model.training:
             self._losses += 1
             if self._losses == self._ask_at:
-                # Another N and learning rate, from the next window on.
+                # A new N and learning rate, from the next window on.
                 self._ask(SetAccumulation(steps=2, learning_rate_rule="sqrt"))
                 self._ask(SetLearningRate(value=0.02))
             if self._losses == self._stop_at:

@@ -16,13 +16,15 @@ class LanguageModelTask(Section, frozen=True, kw_only=True):
     kind: Literal["language-model"] = "language-model"
     context_length: Annotated[
         int,
-        Meta(title="Context length", description="Bytes a sample.", ge=2, le=65_536, extra={"unit": "bytes"}),
+        Meta(
+            title="Context length", description="Bytes per sample.", ge=2, le=65_536, extra={"unit": "bytes"}
+        ),
     ] = 128
     layers: Annotated[
-        int, Meta(title="Layers", description="Blocks, one above the other.", ge=1, le=1000)
+        int, Meta(title="Layers", description="Number of transformer blocks.", ge=1, le=1000)
     ] = 4
     width: Annotated[int, Meta(title="Width", description="A multiple of the heads.", ge=1, le=65_536)] = 128
-    heads: Annotated[int, Meta(title="Heads", description="Of the attention.", ge=1, le=1024)] = 4
+    heads: Annotated[int, Meta(title="Heads", description="Attention heads.", ge=1, le=1024)] = 4
     dropout: Annotated[
         float, Meta(title="Dropout", description="Share of activations set to 0.", ge=0, lt=1)
     ] = 0.0

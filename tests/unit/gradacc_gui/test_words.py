@@ -251,10 +251,10 @@ LINES: list[tuple[Fact, str | None]] = [
         "Learning rate 0.001 → 0.002 at step 62, after 1,952 samples",
     ),
     (Paused(command_id=None, step=5, samples_seen=1), "Paused after step 5"),
-    (Resumed(command_id=None, step=5, samples_seen=1), "Went on after step 5"),
+    (Resumed(command_id=None, step=5, samples_seen=1), "Resumed after step 5"),
     (
         Slept(duration_s=7_860.0),
-        "The machine slept for 2 h 11 min; this is not counted as time of the run",
+        "The machine slept for 2 h 11 min; this time is not counted",
     ),
     (
         CheckpointSaved(command_id=None, step=1000, samples_seen=1, path="c", size_bytes=1, duration_s=0.1),
@@ -291,7 +291,7 @@ LINES: list[tuple[Fact, str | None]] = [
         "Rolled back from step 90 to 50",
     ),
     (MeasurementsLost(first=5, last=9), "5 measurements lost: the disk was full or too slow"),
-    (Warned(code="no-chat-template"), "The tokenizer brings no chat template; a plain one is used."),
+    (Warned(code="no-chat-template"), "The tokenizer has no chat template; a plain one is used."),
     (RunFinished(step=10, samples_seen=1, reason="epochs"), "Finished at step 10"),
     (RunStopped(step=10, samples_seen=1, reason="stop"), "Stopped after step 10"),
     (RunFailed(step=10, samples_seen=1, reason="It broke."), "Failed at step 10: It broke."),
@@ -328,7 +328,7 @@ WISHES: list[tuple[AnyCommand, str]] = [
 
 @pytest.mark.parametrize(("command", "text"), WISHES, ids=lambda value: type(value).__name__)
 def test_a_commands_wish_in_words(command: AnyCommand, text: str) -> None:
-    """What "Asked for …" goes on with."""
+    """What "Requested …" goes on with."""
     assert words.wish(command) == text
     assert {type(each) for each, _ in WISHES} == set(get_args(AnyCommand))
 
@@ -354,6 +354,6 @@ def test_who_reads_is_called_you(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_was_asked_reads_as_a_sentence() -> None:
     """A thing is asked for, a deed is asked."""
-    assert words.asked(Pause()) == "Asked for a pause"
+    assert words.asked(Pause()) == "Requested a pause"
     assert words.asked(Resume()) == "Asked to go on"
     assert words.asked(Stop(now=True)) == "Asked to stop now"

@@ -70,7 +70,7 @@ def test_nonsense_for_n_stands_as_typed_with_its_sentence_and_start_waits(page: 
     assert line.property("role") == "invalid"
     assert not page.start_bar.start.isEnabled()
     assert not page.start_bar.verify.isEnabled()
-    assert page.start_bar.look.text() == "One field needs a look before the run can start."
+    assert page.start_bar.look.text() == "Fix 1 field before starting."
     assert page.this_run.number(3) == "–"
 
 
@@ -286,7 +286,7 @@ def test_a_recipe_that_is_not_right_is_refused_and_the_form_stays(
     bad = tmp_path / "bad.toml"
     bad.write_text(text)
     assert not page.set_recipe(bad)
-    assert page.trouble.sentence.text() == "bad.toml was not opened; the form is as it was."
+    assert page.trouble.sentence.text() == "bad.toml could not be opened. The form was not changed."
     assert str(bad) in page.trouble.more.text()
     assert page.draft.text(N) == "16"
     assert not page.set_recipe(tmp_path / "gone.toml")
@@ -397,7 +397,7 @@ def test_the_recipe_of_an_earlier_run_can_be_shown(page: FormPage, tmp_path: Pat
     assert page.draft.folder == tmp_path / "elsewhere"
     assert "[source]" not in str(page.draft.document())
     assert not page.recipe.open_text("[run]\n", folder=None, name="run-2")
-    assert page.trouble.sentence.text().startswith("run-2 was not opened")
+    assert page.trouble.sentence.text().startswith("run-2 could not be opened")
 
 
 # ------------------------------------------------------------------ published

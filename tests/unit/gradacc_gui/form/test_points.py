@@ -80,11 +80,11 @@ def test_whatever_is_typed_into_a_cell_stays_in_its_cell(typed: list[tuple[str, 
     [
         ("", ""),
         ("0: 4, 6400: 8", ""),
-        ("0: 4, 6400: 0", "Row 2: write N as a whole number"),
-        ("0: 4, 6400: ", "Row 2: write N as a whole number"),
-        ("1,000: 4", "Row 1: write the sample"),
-        ("-1: 4", "Row 1: write the sample"),
-        ("6400: 4, 6400: 8", "Row 2: its sample must lie after"),
+        ("0: 4, 6400: 0", "Row 2: enter N as a whole number"),
+        ("0: 4, 6400: ", "Row 2: enter N as a whole number"),
+        ("1,000: 4", "Row 1: enter the sample"),
+        ("-1: 4", "Row 1: enter the sample"),
+        ("6400: 4, 6400: 8", "Row 2: its sample must be larger than"),
     ],
 )
 def test_the_first_cell_that_is_wrong_is_named_with_what_would_be_right(text: str, sentence: str) -> None:
@@ -187,7 +187,7 @@ def test_the_cell_that_is_wrong_is_marked_and_the_run_waits_until_it_is_mended(p
     type_row(editor, "100", "16")
     marks = [[editor.cell(row, column).property("role") for column in (0, 1)] for row in (0, 1)]
     assert marks == [["", ""], ["invalid", ""]]
-    assert page.faults[PATH].startswith("Row 2: its sample must lie after")
+    assert page.faults[PATH].startswith("Row 2: its sample must be larger than")
     assert not page.start_bar.start.isEnabled()
     editor.cell(1, 0).selectAll()
     QTest.keyClicks(editor.cell(1, 0), "9600")

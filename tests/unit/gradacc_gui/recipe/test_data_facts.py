@@ -71,5 +71,6 @@ def test_a_folder_that_may_not_be_read_is_told_so(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("os.access", lambda _path, _mode: False)
     facts = inspect_data(question(tmp_path, "."))
     assert facts.faults == {
-        "data.path": f"{tmp_path} may not be read by you. Check its rights, or choose another folder."
+        "data.path": f"You do not have permission to read {tmp_path}. "
+        "Check its permissions, or choose another folder."
     }

@@ -270,5 +270,5 @@ def test_a_wrong_pair_is_told_in_one_sentence(draft: Draft, text: str) -> None:
     """Not a sentence inside another."""
     draft.set_text("optimizer.betas", text)
     assert faults_of(draft)["optimizer.betas"] == (
-        "Write 2 numbers with a comma between them, each from 0 to below 1: 0.9, 0.95."
+        "Enter 2 numbers separated by a comma, each from 0 to below 1: 0.9, 0.95."
     )

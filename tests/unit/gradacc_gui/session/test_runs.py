@@ -154,7 +154,7 @@ def test_a_trainer_that_died_before_its_lock_is_no_longer_starting_at_once() -> 
     assert not died_unseen(run)
     run.log_path.write_text(started.format(gone.pid, platform.node()))
     found = summarise(run)
-    assert (found.state, found.reason) == (RunState.INTERRUPTED, "its trainer ended without a word")
+    assert (found.state, found.reason) == (RunState.INTERRUPTED, "its trainer stopped without reporting why")
     assert died_unseen(run)
 
 

@@ -86,7 +86,7 @@ def test_a_certificate_is_shown_in_words_and_numbers(page: VerifyPage) -> None:
         "1.0e-12",
         "head.weight",
         "1,234",
-        "As the recipe declares.",
+        "As declared in the recipe.",
     ):
         assert words_shown in shown
     assert page.save_page.isVisible()

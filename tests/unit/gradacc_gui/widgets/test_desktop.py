@@ -127,4 +127,4 @@ def test_the_runs_page_says_where_a_run_lies_until_another_is_selected(
 
 def test_a_folder_that_is_gone_is_said_to_be(tmp_path: Path) -> None:
     """Deleted from elsewhere while its line was still shown."""
-    assert "There is no folder" in open_folder(tmp_path / "gone")
+    assert "no longer exists" in open_folder(tmp_path / "gone")

@@ -60,7 +60,7 @@ def test_typing_again_takes_the_sentence_away(qtbot: QtBot, panel: NPanel) -> No
 def test_apply_asks_for_n_and_for_nothing_else_unless_it_is_ticked(qtbot: QtBot, panel: NPanel) -> None:
     """Companions are offered with their numbers, never taken silently."""
     retype(qtbot, panel, "16")
-    assert panel.preview.text() == "Effective batch 64 → 128 (κ = 2). With it:"
+    assert panel.preview.text() == "Effective batch 64 → 128 (× 2). Also adjust:"
     assert panel.companions.beta2.text() == "β₂ 0.95 → 0.9025"
     assert panel.companions.weight_decay.isHidden()
     with qtbot.waitSignal(panel.asked) as caught:

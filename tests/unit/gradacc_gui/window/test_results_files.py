@@ -61,7 +61,7 @@ def test_a_file_that_is_gone_is_a_sentence(tmp_path: Path, kind: Literal["image"
     """Somebody tidied up."""
     gone = read(tmp_path, kind, "artifacts/step-1/gone.x")
     assert isinstance(gone, Unreadable)
-    assert gone.sentence == "gone.x cannot be shown: the file is not there any more."
+    assert gone.sentence == "gone.x cannot be shown: the file no longer exists."
 
 
 def test_what_is_no_picture_is_a_sentence(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def test_missing_and_broken_files_are_sentences_beside_the_others(
     broken, whole, table, gone = tab.cards
     assert broken.content is None
     assert broken.note.text().startswith("overlay-00.png cannot be shown: ")
-    assert gone.note.text() == "samples.txt cannot be shown: the file is not there any more."
+    assert gone.note.text() == "samples.txt cannot be shown: the file no longer exists."
     assert isinstance(whole.content, PictureView)
     assert isinstance(table.content, GridView)
 
@@ -236,7 +236,7 @@ def test_only_what_is_seen_is_read_and_what_is_scrolled_away_is_let_go(
     tab = show(write_results(tmp_path, Plan(steps=40), made))
     settle(qtbot, tab)
     assert len(tab.cards) == MOST_CARDS
-    assert tab.more.text() == "12 more are in the run's directory, under artifacts."
+    assert tab.more.text() == "12 more are in the artifacts folder of the run's directory."
     assert tab.cards[-1].is_waiting
     tab.area.ensureWidgetVisible(tab.cards[-1])
     settle(qtbot, tab)
@@ -278,7 +278,7 @@ def test_a_run_that_ended_before_its_first_evaluation_says_so(show: Show, tmp_pa
 @pytest.mark.parametrize(
     ("recipe", "title", "part"),
     [
-        ("", "This run makes no evaluation", "set evaluation.every_samples"),
+        ("", "This run has no evaluation", "Set evaluation.every_samples"),
         ("\n[evaluation]\nevery_samples = 2_000\n", "No evaluation yet", "after 2,000 samples"),
         ("\n[targets]\nvalidation_loss = 2.0\n", "No evaluation yet", "once, at its end"),
     ],

@@ -51,7 +51,7 @@ def test_a_micro_batch_that_does_not_divide_is_told_before_it_is_asked(
 ) -> None:
     """64 / 7 is no whole N."""
     retype(qtbot, panel.micro_batch, "7")
-    assert "does not divide" in panel.keep_words.text()
+    assert "is not a multiple of" in panel.keep_words.text()
     panel.keep.setChecked(False)
     assert panel.keep_words.text() == "The effective batch becomes 56."
 
