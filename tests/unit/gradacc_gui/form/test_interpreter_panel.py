@@ -102,7 +102,7 @@ def test_missing_packages_are_installed_only_after_asking(
     assert panel.sentence
     panel.mend.click()
     assert "Install msgspec with pip" in panel.words.text()
-    assert "stays as it is" in panel.words.text()
+    assert "is not changed" in panel.words.text()
     assert not ran.exists()
     panel.cancel.click()
     assert "lacks msgspec" in panel.words.text()
