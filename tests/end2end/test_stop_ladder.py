@@ -102,9 +102,9 @@ def test_a_trainer_deaf_to_all_is_asked_asked_at_once_terminated_and_killed(
 
 
 RUNGS = {
-    Rung.ASKED: "Stopping: this step ends",
+    Rung.ASKED: "Stopping: the trainer finishes this step",
     Rung.ASKED_NOW: "Stopping now",
-    Rung.TERMINATED: "did not end",
+    Rung.TERMINATED: "did not exit",
     Rung.KILLED: "was killed",
 }
 

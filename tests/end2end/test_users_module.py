@@ -79,4 +79,4 @@ def test_one_that_prints_100_mb_trains_and_its_end_can_be_read(start: Start) -> 
     log = hand.window.live.ensure_log().text
     hand.wait(lambda: "that was all" in log.toPlainText())
     assert log.blockCount() <= MOST_LINES
-    assert "before this are in the file" in log.toPlainText()
+    assert "of earlier output are in the file" in log.toPlainText()
