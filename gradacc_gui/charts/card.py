@@ -43,7 +43,7 @@ class Legend(QWidget):
 
     def _widths(self) -> list[int]:
         metrics = self.fontMetrics()
-        return [SWATCH_PX + 5 + metrics.horizontalAdvance(tr(line.name)) for line in self._lines]
+        return [SWATCH_PX + 7 + metrics.horizontalAdvance(tr(line.name)) for line in self._lines]
 
     def whole_width(self) -> int:
         """Pixels that all names take."""

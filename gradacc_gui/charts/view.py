@@ -350,7 +350,7 @@ class ChartView(GestureView):
         self.viewport().update()
 
     def focusOutEvent(self, event: QFocusEvent) -> None:
-        """Likewise."""
+        """Take the ring away."""
         super().focusOutEvent(event)
         self.viewport().update()
 

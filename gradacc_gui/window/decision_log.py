@@ -82,7 +82,7 @@ class DecisionModel(QAbstractListModel):
             self.endRemoveRows()
 
     def clear(self) -> None:
-        """Another run is shown."""
+        """Clear what belongs to the run shown so far; another one follows."""
         self.beginResetModel()
         self._entries.clear()
         self.endResetModel()
@@ -179,7 +179,7 @@ class DecisionLog(Panel):
             self.view.show()
 
     def forget(self) -> None:
-        """Another run is shown."""
+        """Clear what belongs to the run shown so far; another one follows."""
         self.model.clear()
         self.view.hide()
         self.empty.show()

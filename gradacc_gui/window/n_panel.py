@@ -106,7 +106,7 @@ class NPanel(Panel):
         self._refresh()
 
     def forget(self) -> None:
-        """Another run is shown: what was typed was not for it."""
+        """Clear what belongs to the run shown so far: what was typed was not for the next one."""
         self._touched = False
         self._settings = None
         self.edit.clear()

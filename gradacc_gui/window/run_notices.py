@@ -62,7 +62,7 @@ class RunNotices(QWidget):
             column.addWidget(notice)
 
     def forget(self) -> None:
-        """Another run is shown."""
+        """Clear what belongs to the run shown so far; another one follows."""
         self._attempt = 0
         for notice in self._all:
             notice.hide()

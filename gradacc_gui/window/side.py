@@ -65,7 +65,7 @@ class Side(QWidget):
         return area
 
     def forget(self) -> None:
-        """Another run is shown."""
+        """Clear what belongs to the run shown so far; another one follows."""
         for panel in (self.n_panel, self.tuning, self.decisions):
             panel.forget()
         self.memory.set_reason("")

@@ -141,7 +141,7 @@ class TuningPanel(Panel):
         self._preview()
 
     def forget(self) -> None:
-        """Another run is shown."""
+        """Clear what belongs to the run shown so far; another one follows."""
         self._settings = None
         self.answer.hide()
         for field in (self.micro_batch, self.learning_rate, self.clip):

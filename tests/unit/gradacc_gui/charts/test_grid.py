@@ -154,6 +154,19 @@ def test_the_mark_of_n_stands_at_the_first_step_with_it(tmp_path: Path, show: An
     assert (change.x, change.tip) == (13, "from step 13")
 
 
+def test_a_legend_with_room_cuts_no_name(tmp_path: Path, show: Any) -> None:
+    """Not by a pixel: wider than it needs to be, it looks the same."""
+    grid = show(write_run(tmp_path, PLAN))
+    for each in grid.cards:
+        legend = each.legend
+        widths = []
+        for extra in (0, 40):
+            legend.resize(legend.whole_width() + extra, 18)
+            image = legend.grab().toImage().copy(extra, 0, legend.whole_width(), 18)
+            widths.append(image)
+        assert widths[0] == widths[1], each.spec.key
+
+
 def test_a_legend_without_room_names_every_line(tmp_path: Path, show: Any) -> None:
     """A curve that is drawn is never left out: names are cut instead."""
     grid = show(write_run(tmp_path, PLAN))
