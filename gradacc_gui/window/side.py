@@ -73,6 +73,8 @@ class Side(QWidget):
     def tick(self, run: Attachment) -> None:
         """Show what is in force, what was asked, and what can be done now."""
         settings, live = run.settings, run.is_live
+        for panel in (self.n_panel, self.tuning):  # a run that is over has nothing to change
+            panel.setVisible(live)
         self.n_panel.set_settings(settings, live=live)
         self.n_panel.show_ask(_shown(run.asks.newest(SetAccumulation), live=live))
         self.tuning.set_settings(settings, live=live)

@@ -304,3 +304,16 @@ def test_a_run_that_is_behind_is_read_while_another_page_is_shown(
     assert attached is not None
     assert attached.store.is_behind
     qtbot.waitUntil(lambda: not attached.store.is_behind, timeout=20_000)
+
+
+def test_a_run_that_is_over_has_no_controls_that_do_nothing(
+    make_window: MakeWindow, tmp_path: Path, qtbot: QtBot
+) -> None:
+    """N and the other settings are gone; what was decided and what can be done now stay."""
+    window = make_window()
+    window.open_run(write_run(tmp_path, Plan(steps=20, end="finished")))
+    side = window.live.side
+    qtbot.waitUntil(lambda: side.isVisible() and side.n_panel.isHidden(), timeout=5000)
+    assert side.tuning.isHidden()
+    assert side.decisions.isVisible()
+    assert side.buttons.isVisible()
