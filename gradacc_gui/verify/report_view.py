@@ -142,7 +142,7 @@ def _culprit(entry: Culprit) -> QWidget:
     column = QVBoxLayout()
     column.setSpacing(space(1))
     column.addWidget(label(sentence, "title", wrap=True))
-    if entry.where and entry.code != "engine-numbers":
+    if entry.where and entry.code != "engine-fault":
         where = ElidedLabel(", ".join(entry.where), "help")
         column.addWidget(where)
     column.addWidget(label(remedy, "muted", wrap=True))

@@ -25,8 +25,8 @@ from gradacc_gui.widgets.parts import ElidedLabel, IconLabel, Notice, Panel, but
 from gradacc_gui.words import tr
 from trainer_backend.errors import GradaccError
 from trainer_backend.verify import sentences
+from trainer_backend.verify.html import save
 from trainer_backend.verify.report import VerifyProgress, VerifyReport
-from trainer_backend.verify.saving import save
 
 State: TypeAlias = Literal["empty", "ready", "running", "done", "failed"]
 LINES_SHOWN: Final = 6

@@ -22,6 +22,8 @@ from tests.support.certificates import (
     word_task,
 )
 from trainer_backend.tasks import LossTerm
+from trainer_backend.verify import sentences
+from trainer_backend.verify.culprits import engine_fault
 
 Weights = dict[str, float]
 
@@ -312,6 +314,26 @@ def test_a_broken_engine_is_found_and_named(engine: type[LoopEngine], code: str)
     assert report.verdict == "not-equal"
     assert code in codes(report)
     assert not report.as_declared
+
+
+def test_a_user_is_told_that_a_broken_engine_is_no_fault_of_theirs() -> None:
+    """One culprit, with what to report; which line of the engine is wrong is these tests' business."""
+    report = certificate(word_task(two_terms), engine=MeanOfMeans, samples=8, diagnose=engine_fault)
+    assert report.verdict == "not-equal"
+    (found,) = report.culprits
+    assert found.code == "engine-fault"
+    assert found.values["precision"] == "fp64"
+    sentence, remedy = sentences.culprit(found)
+    assert "gradacc's engine" in sentence
+    assert "report it" in remedy
+
+
+def test_a_user_is_told_which_of_the_numbers_beside_the_gradient_is_wrong() -> None:
+    """In words, in the sentence itself."""
+    report = certificate(word_task(two_terms), engine=ReportsSumNorm, samples=8, diagnose=engine_fault)
+    (found,) = report.culprits
+    assert found.where == ("gradient-norm",)
+    assert sentences.culprit(found)[0].endswith("(the reported gradient norm)")
 
 
 @pytest.mark.parametrize("engine", [EmptiesHalf, RepeatsFirstBatch, MeanOfMeans, ReplaysOntoWhatIsThere])

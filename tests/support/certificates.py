@@ -13,10 +13,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
+from tests.support.engine_faults import engine_faults
 from trainer_backend.engine.batches import split
 from trainer_backend.engine.terms import read_terms
 from trainer_backend.tasks import Datasets, LossTerm
 from trainer_backend.verify.certificate import certify
+from trainer_backend.verify.culprits import DiagnoseEngine
+from trainer_backend.verify.probe import trainers_engine
 from trainer_backend.verify.report import VerifyReport
 from trainer_backend.verify.subject import Subject
 
@@ -58,17 +61,18 @@ class MadeTask:
 def certificate(
     task: MadeTask,
     *,
-    engine: Any = None,
+    engine: Any = trainers_engine,
+    diagnose: DiagnoseEngine = engine_faults,
     steps: Sequence[int] = (2, 4),
     precision: Any = "fp32",
     samples: int = 12,
 ) -> VerifyReport:
-    """Certify a made task on the CPU."""
+    """Certify a made task on the CPU; what an engine does wrong is told in full."""
     subject = Subject(
         task, task.samples[:samples], task.samples[samples : samples + 6], collate=task.collate,
         device=torch.device("cpu"), precision=precision,
     )  # fmt: skip
-    return certify(subject, steps=steps, **({} if engine is None else {"engine": engine}))
+    return certify(subject, steps=steps, engine=engine, diagnose=diagnose)
 
 
 def codes(report: VerifyReport) -> set[str]:

@@ -6,17 +6,19 @@ import functools
 import importlib
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from trainer_backend.engine.batches import size
 from trainer_backend.errors import UsageError
-from trainer_backend.integrations.auditor import Auditor
 from trainer_backend.integrations.libraries import package_of
+from trainer_backend.integrations.observing import WindowObserver
+
+Observer = TypeVar("Observer", bound=WindowObserver)
 
 
-def audit_of(kind: type[Auditor], trainer: Any, **options: Any) -> Auditor:  # noqa: ANN401 - any library's object
+def audit_of(kind: type[Observer], trainer: Any, **options: Any) -> Observer:  # noqa: ANN401 - any library's object
     """An auditor of a library's object. Raises UsageError for what is unknown."""
     match package_of(trainer):
         case "transformers":
@@ -37,7 +39,7 @@ def audit_of(kind: type[Auditor], trainer: Any, **options: Any) -> Auditor:  # n
 # ----------------------------------------------------------------------------- transformers
 
 
-def _of_transformers(kind: type[Auditor], trainer: Any, **options: Any) -> Auditor:  # noqa: ANN401
+def _of_transformers(kind: type[Observer], trainer: Any, **options: Any) -> Observer:  # noqa: ANN401
     """Its optimizer and schedule are seen once `train()` makes them."""
     import transformers  # noqa: PLC0415 - the caller has it
 
@@ -65,12 +67,12 @@ def _of_transformers(kind: type[Auditor], trainer: Any, **options: Any) -> Audit
 
 
 def _of_lightning(
-    kind: type[Auditor],
+    kind: type[Observer],
     trainer: Any,  # noqa: ANN401 - Lightning's Trainer
     *,
     units: Callable[[Any], int] = size,
     **options: Any,  # noqa: ANN401
-) -> Auditor:
+) -> Observer:
     """What `training_step` returns is the loss before the library scales it; it is seen at its backward."""
     audit = kind(None, steps=lambda: int(trainer.accumulate_grad_batches), **options)
     package = type(trainer).__module__.partition(".")[0]
@@ -84,7 +86,7 @@ def _of_lightning(
 class _LightningAudit:
     """The callback's side. Gradients are zeroed between `training_step` and its backward."""
 
-    def __init__(self, audit: Auditor, units: Callable[[Any], int]) -> None:
+    def __init__(self, audit: WindowObserver, units: Callable[[Any], int]) -> None:
         super().__init__()
         self._audit = audit
         self._units = units
@@ -128,12 +130,12 @@ class _LightningAudit:
 
 
 def _of_accelerate(
-    kind: type[Auditor],
+    kind: type[Observer],
     accelerator: Any,  # noqa: ANN401 - an Accelerator
     *,
     units: Callable[..., int] = lambda *args, **more: size((*args, *more.values())),
     **options: Any,  # noqa: ANN401
-) -> Auditor:
+) -> Observer:
     """What `backward` is given is the loss before the library scales it."""
     models, optimizers = accelerator._models, accelerator._optimizers  # noqa: SLF001 - it has no public list
     if not models or not optimizers:

@@ -5,8 +5,8 @@ Read downwards:
     certify       reference, windows in the reference precision, windows in the run's own, culprits, verdict
 
 Two questions are kept apart. Does the *engine* hand the optimizer what the task's own sums over these
-micro-batches say (`definition_error`)? And do these sums give the *large batch's* gradient (`error`)?
-The first is the engine's honour, the second the loss's and the model's.
+micro-batches amount to (`definition_error`)? And are these sums the *large batch's* gradient (`error`)?
+The first is answered by the engine, the second by the loss and the model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-import msgspec
 import torch
 
 import trainer_backend
@@ -26,15 +25,28 @@ from trainer_backend.errors import GradaccError
 from trainer_backend.protocol import Scalar
 from trainer_backend.verify import partitions
 from trainer_backend.verify.compare import Gradient, GradientDifference, compare, ratio
-from trainer_backend.verify.culprits import find_culprits, is_excused, term_difference
+from trainer_backend.verify.culprits import (
+    DiagnoseEngine,
+    engine_fault,
+    find_culprits,
+    is_excused,
+    term_difference,
+)
 from trainer_backend.verify.inspected import inspected
 from trainer_backend.verify.limits import CANCELLED, Limits
 from trainer_backend.verify.plain_pass import PlainPass, plain_pass
-from trainer_backend.verify.probe import MakeEngine, Seen, close_enough, run_window, trainers_engine
+from trainer_backend.verify.probe import (
+    Judged,
+    MakeEngine,
+    PlannedWindow,
+    Seen,
+    close_enough,
+    run_window,
+    trainers_engine,
+)
 from trainer_backend.verify.reference import Reference
 from trainer_backend.verify.report import (
     Comparison,
-    ComputePrecision,
     Culprit,
     Fold,
     Layer,
@@ -55,46 +67,31 @@ _CLIP_EPSILON: Final = 2e-6
 ReportProgress = Callable[[VerifyProgress], None]
 
 
-class PlannedWindow(msgspec.Struct, frozen=True):
-    """One window of the plan."""
-
-    steps: int
-    fold: Fold
-    sizes: tuple[int, ...]
-    precision: ComputePrecision
-
-
-class Judged(msgspec.Struct, frozen=True):
-    """A comparison with what diagnosis needs besides."""
-
-    window: PlannedWindow
-    comparison: Comparison
-    seen: Seen
-    clip: float
-    """What clipping made of the gradient: 1 where nothing was clipped."""
-
-
 def certify(
     subject: Subject,
     *,
     engine: MakeEngine = trainers_engine,
+    diagnose: DiagnoseEngine = engine_fault,
     steps: Sequence[int] = STEPS,
     expected: Verdict = "equal",
-    tell: ReportProgress | None = None,
+    on_progress: ReportProgress | None = None,
 ) -> VerifyReport:
     """Compare one large batch with N micro-batches for each N of `steps`, through `engine`.
+
+    `diagnose` names what an engine did in windows that failed.
 
     Raises GradaccError for what a task must not do at all (a half-precision total, a weight below 0).
     """
     started = time.time()
-    say = tell or (lambda _progress: None)
+    report_progress = on_progress or (lambda _progress: None)
     total = wanted = len(subject.samples)
     while True:
-        report = _attempt(
-            subject, total, wanted, engine=engine, steps=steps, expected=expected, say=say, started=started
-        )
-        if report is not None:
-            return report
+        found = _attempt(
+            subject, total, wanted, engine=engine, diagnose=diagnose, steps=steps,
+            report_progress=report_progress,
+        )  # fmt: skip
+        if found is not None:
+            return _report(*found, expected=expected, started=started)
         # What fitted once need not fit beside an engine: begin again with half as many samples.
         free(subject.device)
         total //= 2
@@ -111,28 +108,27 @@ def _attempt(
     wanted: int,
     *,
     engine: MakeEngine,
+    diagnose: DiagnoseEngine,
     steps: Sequence[int],
-    expected: Verdict,
-    say: ReportProgress,
-    started: float,
-) -> VerifyReport | None:
-    """The certificate over `total` samples at once, or None when memory ran out."""
+    report_progress: ReportProgress,
+) -> tuple[Reference, list[Judged], list[Culprit]] | None:
+    """Reference, windows and culprits over `total` samples at once, or None when memory ran out."""
     try:
-        say(VerifyProgress(code="reference"))
+        report_progress(VerifyProgress(code="reference"))
         reference = Reference(subject, total)
         reference.samples_partition = wanted if reference.total < wanted else 0
-        judged = _all_judged(reference, engine, steps, say)
-        culprits = find_culprits(reference, judged, engine)
+        judged = _all_judged(reference, engine, steps, report_progress)
+        culprits = find_culprits(reference, judged, diagnose)
         reference.remarks += inspected(reference, culprits)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
         return None
-    return _report(reference, judged, culprits, expected=expected, started=started)
+    return reference, judged, culprits
 
 
 def _all_judged(
-    reference: Reference, engine: MakeEngine, steps: Sequence[int], say: ReportProgress
+    reference: Reference, engine: MakeEngine, steps: Sequence[int], report_progress: ReportProgress
 ) -> list[Judged]:
     """Every window of the plan, run and judged."""
     _check(reference)
@@ -142,11 +138,11 @@ def _all_judged(
         values: dict[str, Scalar] = {
             "steps": window.steps, "fold": window.fold, "precision": window.precision,
         }  # fmt: skip
-        say(VerifyProgress(code="comparing", done=done, of=len(windows), values=values))
+        report_progress(VerifyProgress(code="comparing", done=done, of=len(windows), values=values))
         judged.append(_judge(reference, window, engine))
     if reference.samples_partition:
         judged += _invariance(reference, engine, max(window.steps for window in windows))
-    say(VerifyProgress(code="diagnosing", done=len(windows), of=len(windows)))
+    report_progress(VerifyProgress(code="diagnosing", done=len(windows), of=len(windows)))
     return judged
 
 

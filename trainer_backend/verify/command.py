@@ -19,6 +19,7 @@ import msgspec
 from trainer_backend.errors import GradaccError, UsageError
 from trainer_backend.published import beside_own, lines
 from trainer_backend.verify import sentences
+from trainer_backend.verify.html import save
 from trainer_backend.verify.report import (
     AnyMessage,
     Remark,
@@ -27,7 +28,6 @@ from trainer_backend.verify.report import (
     VerifyReport,
     encode,
 )
-from trainer_backend.verify.saving import save
 
 if TYPE_CHECKING:
     from trainer_backend.recipe import Recipe
@@ -115,7 +115,7 @@ class Out:
         self._stream = stream
         self._as_json = as_json
 
-    def tell(self, message: AnyMessage) -> None:
+    def write(self, message: AnyMessage) -> None:
         """One line of JSON; or progress on stderr, the certificate as text."""
         if self._as_json:
             self._stream.write(f"{encode(message).decode()}\n")
@@ -140,15 +140,15 @@ def _made(options: argparse.Namespace, out: Out) -> int:
         for path in options.report:
             save(report, Path(path))
     except GradaccError as error:
-        out.tell(VerifyFailed(message=str(error)))
+        out.write(VerifyFailed(message=str(error)))
         return error.exit_code
     except Exception as error:  # noqa: BLE001 - the user's own code may raise anything: it becomes a sentence with its place
         from trainer_backend.trainer.failures import print_whole, sentence_of  # noqa: PLC0415 - torch is paid for
 
         print_whole(error)
-        out.tell(VerifyFailed(message=sentence_of(error)))
+        out.write(VerifyFailed(message=sentence_of(error)))
         return 1
-    out.tell(report)
+    out.write(report)
     return 0 if report.as_declared else 1
 
 
@@ -160,7 +160,7 @@ def _recipe(path: Path) -> Recipe:
 
 def make(recipe: Recipe, options: argparse.Namespace, out: Out) -> VerifyReport:
     """From a recipe to its certificate."""
-    out.tell(VerifyProgress(code="importing-torch"))
+    out.write(VerifyProgress(code="importing-torch"))
     # Here, not above: `--help` and a wrong recipe pay for none of it.
     from trainer_backend.tasks.making import collate_of, datasets_of, make_task  # noqa: PLC0415
     from trainer_backend.trainer.devices import (  # noqa: PLC0415
@@ -177,21 +177,21 @@ def make(recipe: Recipe, options: argparse.Namespace, out: Out) -> VerifyReport:
     device = choose_device(config.run.device)
     apply_process_settings(config.run, device)
     warned: list[Remark] = []
-    out.tell(VerifyProgress(code="reading-data"))
+    out.write(VerifyProgress(code="reading-data"))
     task = make_task(
         recipe, lambda code, _values: warned.append(Remark(code="task-warned", values={"code": code}))
     )
     steps = options.steps or tuple(sorted({*STEPS, *_own_steps(config.accumulation_steps)}))
     many = options.samples or max(SAMPLES, *steps)
     samples, decoys = take_samples(datasets_of(task).train, many, seed=config.run.seed)
-    out.tell(VerifyProgress(code="building-model"))
+    out.write(VerifyProgress(code="building-model"))
     subject = Subject(
         task, samples, decoys, collate=collate_of(task), device=device,
         precision=choose_precision(config.run.precision, device),
         gradient_dtype=config.accumulation.gradient_dtype,
         micro_batch_size=config.accumulation.micro_batch_size,
     )  # fmt: skip
-    report = certify(subject, steps=steps, expected=config.accumulation.verdict, tell=out.tell)
+    report = certify(subject, steps=steps, expected=config.accumulation.verdict, on_progress=out.write)
     name = config.run.name or Path(options.recipe).name
     return msgspec.structs.replace(
         report, recipe=name, kind=config.kind, remarks=(*report.remarks, *dict.fromkeys(warned)),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
 
 import torch
 
@@ -12,15 +12,11 @@ from trainer_backend.errors import GradaccError
 from trainer_backend.protocol import Scalar
 from trainer_backend.verify import partitions
 from trainer_backend.verify.compare import Gradient, GradientDifference, added, compare
-from trainer_backend.verify.engine_culprits import engine_culprits
 from trainer_backend.verify.limits import CAPS
 from trainer_backend.verify.plain_pass import PlainPass, plain_pass
+from trainer_backend.verify.probe import Judged
 from trainer_backend.verify.reference import COUNTED_ALIKE, HALF, Reference
 from trainer_backend.verify.report import Culprit, Remark
-
-if TYPE_CHECKING:
-    from trainer_backend.verify.certificate import Judged
-    from trainer_backend.verify.probe import MakeEngine
 
 _SAME: Final = 1e-6
 """Relative difference below which two totals are the same number (loss values may be fp32 inside)."""
@@ -29,9 +25,11 @@ _HALF_ROUNDS: Final = 5e-2
 _RATIOS: Final = ("dice", "iou", "jaccard", "tversky")
 _MAYBE_COLLATE: Final = frozenset({"samples-influence-each-other", "ratio", "other-denominator"})
 MOST_NAMED: Final = 8
+DiagnoseEngine: TypeAlias = Callable[[Reference, Sequence[Judged]], list[Culprit]]
+"""Names what an engine did in windows that failed."""
 
 
-def find_culprits(reference: Reference, judged: Sequence[Judged], engine: MakeEngine) -> list[Culprit]:
+def find_culprits(reference: Reference, judged: Sequence[Judged], diagnose: DiagnoseEngine) -> list[Culprit]:
     """What breaks equality; empty where nothing does. Remarks are added to `reference`."""
     if not math.isfinite(reference.norm):
         return [Culprit(code="non-finite", where=_non_finite(reference.gradient))]
@@ -50,12 +48,33 @@ def find_culprits(reference: Reference, judged: Sequence[Judged], engine: MakeEn
             found += task_culprits(reference, sizes)
     failed = [entry for entry in judged if not entry.comparison.holds]
     if failed and not by_chance and not any(culprit.code == "state" for culprit in found):
-        found += engine_culprits(reference, failed, engine)
+        found += diagnose(reference, failed)
     if (not_equal or failed) and not found and (half := _half(reference)):
         found.append(Culprit(code="half-precision", where=half))
     if (not_equal or failed) and not found:
         found.append(Culprit(code="unknown", where=_worst(judged)))
     return found
+
+
+def engine_fault(reference: Reference, failed: Sequence[Judged]) -> list[Culprit]:
+    """That the engine did not keep to the definition: no fault of the task's, so nothing finer is told.
+
+    A skipped window is told apart: losses that overflow in the run's precision are the user's to mend.
+    """
+    skipped = next((entry.seen.skipped for entry in failed if entry.seen.skipped), "")
+    if skipped:
+        return [Culprit(code="engine-skipped", values={"reason": skipped})]
+    # The reference's own precision first: there rounding explains least.
+    worst = min(
+        failed,
+        key=lambda entry: (entry.window.precision != reference.precision, -entry.comparison.definition_error),
+    )
+    values: dict[str, Scalar] = {
+        "steps": worst.window.steps,
+        "precision": worst.window.precision,
+        "error": worst.comparison.definition_error,
+    }
+    return [Culprit(code="engine-fault", where=worst.comparison.faults, values=values)]
 
 
 def is_excused(culprits: Sequence[Culprit]) -> bool:

@@ -1,13 +1,18 @@
-"""The certificate as one page: no script, nothing from elsewhere, light and dark, printable. No torch."""
+"""The certificate as one page: no script, nothing from elsewhere, light and dark, printable; and as a file.
+
+No torch.
+"""
 
 from __future__ import annotations
 
 import time
 from html import escape
+from pathlib import Path
 from typing import Final
 
+from trainer_backend.errors import UsageError
 from trainer_backend.verify import sentences
-from trainer_backend.verify.report import Comparison, VerifyReport
+from trainer_backend.verify.report import Comparison, VerifyReport, encode
 
 _STYLE: Final = """
 :root { --bg: #f4f5f7; --panel: #ffffff; --line: #dde1e7; --text: #1b1f26;
@@ -180,3 +185,14 @@ def _remarks(report: VerifyReport, tr: sentences.Translate) -> str:
         return ""
     rows = "".join(f"<p>{escape(sentences.remark(entry, tr))}</p>" for entry in report.remarks)
     return f"<section><h2>{escape(tr('Remarks'))}</h2>{rows}</section>"
+
+
+def save(report: VerifyReport, path: Path, tr: sentences.Translate = sentences.english) -> None:
+    """Write a certificate: JSON where the name ends so, else a page. Raises UsageError."""
+    is_json = path.suffix.lower() == ".json"
+    content = encode(report) + b"\n" if is_json else page(report, tr).encode("utf-8")
+    try:
+        path.expanduser().write_bytes(content)
+    except OSError as error:
+        message = f"The certificate cannot be saved as {path}: {error.strerror}. Choose another place."
+        raise UsageError(message) from error

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from time import perf_counter
 from typing import Any, Final, Protocol
 
+import msgspec
 import torch
 
 from trainer_backend.engine import Accumulator
 from trainer_backend.engine.optimizers import make_optimizer
 from trainer_backend.tasks import Batch
 from trainer_backend.verify.compare import dense
-from trainer_backend.verify.report import ComputePrecision
+from trainer_backend.verify.report import Comparison, ComputePrecision, Fold
 from trainer_backend.verify.subject import Subject
 
 _HALF: Final = (torch.bfloat16, torch.float16)
@@ -76,6 +77,25 @@ class Seen:
         self.recovered = 0
         """Micro-batches that the engine made smaller for want of memory."""
         self.duration_s = 0.0
+
+
+class PlannedWindow(msgspec.Struct, frozen=True):
+    """One window of the plan."""
+
+    steps: int
+    fold: Fold
+    sizes: tuple[int, ...]
+    precision: ComputePrecision
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """A window that was run and held against the reference: all that a diagnosis needs."""
+
+    window: PlannedWindow
+    comparison: Comparison
+    seen: Seen
+    clip: float
+    """What clipping made of the gradient: 1 where nothing was clipped."""
 
 
 class _OutOfMemoryOnce:

@@ -139,58 +139,10 @@ CULPRITS: Final[dict[str, Said]] = {
         "The engine skipped the window ({reason}).",
         "Look for a loss or gradient that overflows in the run's precision.",
     ),
-    "engine-updates": Said(
-        "The optimizer stepped {updates} times in one window.",
-        "Step once a window, behind its last micro-batch.",
-    ),
-    "engine-numbers": Said(
-        "The gradient may be right, but these numbers of the window are not.",
-        "Report over all micro-batches of the window, by weight.",
-    ),
-    "engine-clip": Said(
-        "Clipping is not applied to the window's mean gradient.",
-        "Divide by the window's denominator first, then clip, once a window.",
-    ),
-    "engine-replay": Said(
-        "A window that is replayed after out of memory is not the same window.",
-        "Empty every gradient and restore buffers before the replay; run each sample once.",
-    ),
-    "engine-stale": Said(
-        "The gradient of the window before leaks in, {factor} times.",
-        "Empty every .grad behind each window, applied or not.",
-    ),
-    "engine-scale": Said(
-        "The gradient is {factor} times what it should be.",
-        "Divide by the weights that the window really had, not by N.",
-    ),
-    "engine-missing": Said(
-        "Micro-batches are missing from the gradient.",
-        "Let each micro-batch of the window run its backward once.",
-    ),
-    "engine-repeated": Said(
-        "Micro-batches enter another number of times than once ({factors}).",
-        "Let each micro-batch of the window run its backward once.",
-    ),
-    "engine-weights": Said(
-        "Micro-batches enter with wrong weights ({factors} times what they should).",
-        "Divide sums by the window's denominator, not means by N: a mean of means favours small "
-        "micro-batches.",
-    ),
-    "engine-term": Said(
-        "Loss terms enter {factors} times what they should.",
-        "Divide each term by its own denominator over the window.",
-    ),
-    "engine-layers": Said(
-        "The gradient of these tensors is wrong, of all others right.",
-        "See whether the optimizer has them, and whether a hook changes their gradient.",
-    ),
-    "engine-rounding": Said(
-        "The gradient is rounded more than {precision} rounds.",
-        "Let gradients accumulate in fp32 buffers.",
-    ),
-    "engine-gradient": Said(
-        "The gradient that the optimizer gets is not what the micro-batches add up to.",
-        "Look at what happens to .grad between the first backward and the step.",
+    "engine-fault": Said(
+        "gradacc's engine did not keep to the task's own definition: N = {steps} in {precision}, "
+        "error {error}.",
+        "This is a fault in gradacc, not in your task. Please report it, with this certificate as JSON.",
     ),
     "unknown": Said(
         "The gradients differ, and no known cause fits.",
@@ -237,7 +189,7 @@ def culprit(entry: Culprit, tr: Translate = english) -> tuple[str, str]:
         remedy = "Freeze these layers (eval mode), or use GroupNorm."
     where = ", ".join(FAULTS.get(name, name) for name in entry.where)
     told = tr(sentence).format_map(values)
-    return (f"{told} ({where})" if entry.code == "engine-numbers" and where else told), tr(remedy).format_map(
+    return (f"{told} ({where})" if entry.code == "engine-fault" and where else told), tr(remedy).format_map(
         values
     )
 

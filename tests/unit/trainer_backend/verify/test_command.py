@@ -242,7 +242,7 @@ def test_help_and_what_the_window_reads_import_no_torch() -> None:
     """The heavy import is paid for by those who make a certificate."""
     script = (
         "import sys; import trainer_backend.verify.report, trainer_backend.verify.sentences, "
-        "trainer_backend.verify.saving; from trainer_backend.verify.command import main; "
+        "trainer_backend.verify.html; from trainer_backend.verify.command import main; "
         "main(['--help']); sys.exit('torch' in sys.modules)"
     )
     assert python(["-c", script]).returncode == 0

@@ -1,4 +1,4 @@
-"""What an engine did wrong, read off its gradient.
+"""What an engine did wrong, read off its gradient: for the tests that break an engine on purpose.
 
 The micro-batches' own shares of the gradient, and that of the window before, are taken as a basis:
 the coefficients of the engine's gradient in it say what was left out, counted twice, mis-scaled or
@@ -8,18 +8,16 @@ leaked. Right are ones, and zero for the window before.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 
+from trainer_backend.verify.certificate import decoys, scaled
 from trainer_backend.verify.compare import Gradient, compare, dense
 from trainer_backend.verify.plain_pass import plain_pass
+from trainer_backend.verify.probe import Judged
 from trainer_backend.verify.reference import Reference
 from trainer_backend.verify.report import Culprit
-
-if TYPE_CHECKING:
-    from trainer_backend.verify.certificate import Judged
-    from trainer_backend.verify.probe import MakeEngine
 
 _TOLERANCE: Final = 1e-4
 """Of a coefficient; and the share of the gradient that the basis may leave unexplained."""
@@ -29,9 +27,8 @@ _FOLDS: Final = ("equal", "ragged", "tail", "one", "out-of-memory", "clip")
 MOST_NAMED: Final = 8
 
 
-def engine_culprits(reference: Reference, failed: Sequence[Judged], engine: MakeEngine) -> list[Culprit]:
+def engine_faults(reference: Reference, failed: Sequence[Judged]) -> list[Culprit]:
     """What the engine did in the windows that failed."""
-    del engine
     ranked = sorted(
         failed,
         key=lambda entry: (entry.window.precision != reference.precision, _FOLDS.index(entry.window.fold)),
@@ -63,7 +60,7 @@ def _gradient_holds(reference: Reference, entry: Judged) -> bool:
 def _bad_layers(reference: Reference, entry: Judged) -> set[str]:
     limits, _ = reference.limits(entry.window.precision)
     plain, definition = reference.partition(entry.window.sizes, halved=entry.window.fold == "out-of-memory")
-    difference = compare(entry.seen.gradient, _scaled(definition, entry.clip))
+    difference = compare(entry.seen.gradient, scaled(definition, entry.clip))
     scale = max(difference.norm, reference.scale(plain))
     return limits.bad_layers(difference, scale, also=0.0 if entry.clip == 1.0 else entry.comparison.limit)
 
@@ -114,8 +111,6 @@ def _decomposed(
 
 
 def _before(reference: Reference, entry: Judged) -> Gradient | None:
-    from trainer_backend.verify.certificate import decoys  # noqa: PLC0415 - it imports this module
-
     batches = decoys(reference, entry.window)
     if not batches:
         return None
@@ -182,7 +177,3 @@ def fit(gradient: Gradient, basis: Sequence[Gradient]) -> tuple[list[float], flo
 
 def _flat(value: torch.Tensor | None) -> torch.Tensor | None:
     return None if value is None else dense(value).cpu().flatten()
-
-
-def _scaled(gradient: Gradient, factor: float) -> Gradient:
-    return {name: None if value is None else value * factor for name, value in gradient.items()}
