@@ -11,12 +11,8 @@ import argparse
 import faulthandler
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trainer_backend.errors import GradaccError
-
-if TYPE_CHECKING:
-    from trainer_backend.recipe import Recipe
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -68,33 +64,19 @@ def _run(target: str, settings: list[str], *, replay: bool, from_step: int | Non
 
     path = Path(target).expanduser()
     if path.is_file() or (path.suffix == ".toml" and not path.is_dir()):
-        recipe = _with_settings(recipes.load_recipe(path), settings, str(path))
-        name = recipe.config.run.name or recipes.default_name(path)
-        text = recipes.text_for_run(recipe, recipe_path=str(path.absolute()))
-        run = RunDirectory.create(text, name=name)
-        recipe = recipes.load_recipe(run.recipe_path)
+        recipe = recipes.with_settings(recipes.load_recipe(path), settings, str(path))
+        recipe = recipes.recipe_for_run(recipe, recipe_path=str(path.absolute()))
+        run = RunDirectory.create(recipe.text, name=recipe.config.run.name or recipes.default_name(path))
     else:
         run = RunDirectory(path) if path.is_dir() else find_run(target)
         run.check()
         check_whole(run)  # before the recipe is written over
-        recipe = recipes.load_recipe(run.recipe_path)
+        recipe = recipes.with_settings(run.recipe(), settings, str(run.recipe_path))
         if settings:
-            recipe = _with_settings(recipe, settings, str(run.recipe_path))
             with run.locked():  # not under a trainer that is alive
                 recipes.save_recipe(recipe.document, run.recipe_path)
     print_line(f"{run.id}: {run.path}")
     return run_attempt(run, recipe, replay=replay, from_step=from_step)
-
-
-def _with_settings(recipe: Recipe, settings: list[str], where: str) -> Recipe:
-    from trainer_backend import recipe as recipes  # noqa: PLC0415 - `--help` pays for none of it
-
-    if not settings:
-        return recipe
-    for text in settings:
-        key, value = recipes.parse_setting(text)
-        recipes.set_value(recipe.document, key, value)
-    return recipes.recipe_from_document(recipe.document, folder=recipe.folder, where=where, settings=settings)
 
 
 if __name__ == "__main__":

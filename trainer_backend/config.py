@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from trainer_backend.kinds import KINDS, Kind, LanguageModelData, LanguageModelTask
+from trainer_backend.optimizer_table import OptimizerName
 from trainer_backend.section import LARGEST, Count, Fraction, Positive, Samples, Section
 
 __all__ = [
@@ -209,7 +210,7 @@ class OptimizerSection(Section, frozen=True, kw_only=True):
     """The update, once a window."""
 
     name: Annotated[
-        Literal["adamw", "sgd"],
+        OptimizerName,
         Meta(title="Optimizer", description="Fused where the device has it."),
     ] = "adamw"
     learning_rate: Annotated[

@@ -42,6 +42,11 @@ class Recipe(msgspec.Struct, frozen=True):
     source: Source
 
     @property
+    def text(self) -> str:
+        """As it is written to a file."""
+        return tomlkit.dumps(self.document)
+
+    @property
     def folder(self) -> Path:
         """What relative paths and the entry resolve in."""
         return Path(self.source.folder)
@@ -117,6 +122,16 @@ def load_recipe(path: Path) -> Recipe:
     return recipe_from_document(document, folder=path.absolute().parent, where=str(path))
 
 
+def with_settings(recipe: Recipe, settings: Sequence[str], where: str) -> Recipe:
+    """The recipe with every KEY=VALUE set, checked again. Raises UsageError, RecipeError."""
+    if not settings:
+        return recipe
+    document = _copy(recipe.document)
+    for text in settings:
+        set_value(document, *parse_setting(text))
+    return recipe_from_document(document, folder=recipe.folder, where=where, settings=settings)
+
+
 def set_value(document: TOMLDocument, key: str, value: Any) -> None:  # noqa: ANN401 - any TOML value
     """Set `a.b` (or take it away with None), keeping all else as it stands. Raises UsageError."""
     *tables, name = key.split(".")
@@ -171,15 +186,25 @@ def save_recipe(document: TOMLDocument, path: Path) -> None:
         raise UsageError(message) from error
 
 
-def text_for_run(recipe: Recipe, *, recipe_path: str = "") -> str:
-    """The recipe.toml of a run directory: what was asked, and where it came from. Rerunnable."""
-    document = tomlkit.parse(tomlkit.dumps(recipe.document))
-    source = tomlkit.table()
-    source["folder"] = recipe.source.folder
-    source["recipe"] = recipe_path or recipe.source.recipe
-    source["entry_sha256"] = entry_sha256(recipe)
-    document["source"] = source
-    return tomlkit.dumps(document)
+def recipe_for_run(recipe: Recipe, *, recipe_path: str = "") -> Recipe:
+    """The recipe as a run's directory has it: what was asked, and where it came from. Rerunnable.
+
+    Nothing is checked again: what was asked is the same.
+    """
+    document = _copy(recipe.document)
+    source = Source(
+        folder=recipe.source.folder,
+        recipe=recipe_path or recipe.source.recipe,
+        entry_sha256=entry_sha256(recipe),
+    )
+    table = tomlkit.table()
+    table.update(msgspec.structs.asdict(source))
+    document["source"] = table
+    return Recipe(document, recipe.config, source)
+
+
+def _copy(document: TOMLDocument) -> TOMLDocument:
+    return tomlkit.parse(tomlkit.dumps(document))
 
 
 def entry_sha256(recipe: Recipe) -> str:
@@ -192,26 +217,6 @@ def entry_sha256(recipe: Recipe) -> str:
         if path.is_file():
             return hashlib.sha256(path.read_bytes()).hexdigest()
     return ""
-
-
-def name_in(path: Path) -> str:
-    """The run's name that a recipe file gives, without checking the rest; empty when it has none."""
-    try:
-        run = tomllib.loads(path.read_text("utf-8")).get("run", {})
-    except (OSError, ValueError):
-        return ""
-    name = run.get("name", "") if isinstance(run, dict) else ""
-    return name if isinstance(name, str) else ""
-
-
-def length_in(path: Path) -> dict[str, int]:
-    """How long a recipe file asks to train, without checking the rest: `run.epochs` and its alternatives."""
-    try:
-        run = tomllib.loads(path.read_text("utf-8")).get("run", {})
-    except (OSError, ValueError):
-        return {}
-    keys = ("epochs", "max_samples", "max_optimizer_steps")
-    return {key: run[key] for key in keys if isinstance(run, dict) and type(run.get(key)) is int}
 
 
 def default_name(path: Path | None) -> str:

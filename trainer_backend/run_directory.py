@@ -8,17 +8,24 @@ trusted alone, for they are reused, and a copied directory names the original's 
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
 import time
+import tomllib
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
 from trainer_backend.errors import RunDirectoryError, UsageError
+
+if TYPE_CHECKING:
+    from trainer_backend.config import RunConfig
+    from trainer_backend.protocol import Scalar
+    from trainer_backend.recipe import Recipe
 
 LOCK_BYTE: Final = 1 << 30
 """Far behind the process id in the file, so that it can be read under Windows' mandatory locks."""
@@ -107,6 +114,33 @@ class RunDirectory:
             raise RunDirectoryError(message) from error
         return run
 
+    def recipe(self) -> Recipe:
+        """The run's recipe, checked; read again only when the file is another. Raises UsageError.
+
+        To edit its document, copy it, as `recipe.with_settings` does.
+        """
+        return _recipe(self.recipe_path, _stamp(self.recipe_path))
+
+    def config(self) -> RunConfig | None:
+        """What the run is asked to be; None where its recipe cannot be read or is refused."""
+        try:
+            return self.recipe().config
+        except UsageError:
+            return None
+
+    def recipe_value(self, key: str) -> Scalar:
+        """What the recipe's text says for `a.b`, checked by nobody; None where it says nothing."""
+        table, _, name = key.partition(".")
+        section = _tables(self.recipe_path, _stamp(self.recipe_path)).get(table)
+        value = section.get(name) if isinstance(section, dict) else None
+        return value if isinstance(value, str | int | float | bool) else None
+
+    @property
+    def asked_name(self) -> str:
+        """The name that the recipe gives the run; empty where it gives none."""
+        name = self.recipe_value("run.name")
+        return name if isinstance(name, str) else ""
+
     def check(self) -> None:
         """Raise RunDirectoryError unless this is a run's directory."""
         if not self.path.is_dir():
@@ -166,6 +200,33 @@ class RunDirectory:
                 _held.discard(file)
                 if not file.closed:
                     _unlock(file)
+
+
+Stamp: TypeAlias = tuple[int, int, int] | None
+"""What tells one content of a file from another: inode, length, time; None where there is no file."""
+
+
+def _stamp(path: Path) -> Stamp:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+@functools.lru_cache(maxsize=16)
+def _recipe(path: Path, _stamp: Stamp) -> Recipe:
+    from trainer_backend.recipe import load_recipe  # noqa: PLC0415 - tomlkit; most look-ups need none
+
+    return load_recipe(path)
+
+
+@functools.lru_cache(maxsize=1024)
+def _tables(path: Path, _stamp: Stamp) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8").removeprefix("\ufeff"))
+    except (OSError, ValueError):  # charts and lists can do without; who starts the run will say so
+        return {}
 
 
 def checkpoints_in(folder: Path) -> dict[int, Path]:
@@ -300,6 +361,4 @@ def find_run(text: str) -> RunDirectory:
 
 
 def _named(runs: list[RunDirectory], name: str) -> list[RunDirectory]:
-    from trainer_backend.recipe import name_in  # noqa: PLC0415 - recipe reads TOML; most look-ups need none
-
-    return [run for run in runs if name_in(run.recipe_path) == name]
+    return [run for run in runs if run.asked_name == name]

@@ -14,6 +14,7 @@ from typing import Final, Literal, TypeAlias, assert_never
 import msgspec
 
 from trainer_backend.config import RunConfig
+from trainer_backend.optimizer_table import OPTIMIZERS
 from trainer_backend.protocol import Scalar, SetAccumulation
 
 Rule: TypeAlias = Literal["none", "sqrt", "linear"]
@@ -96,7 +97,7 @@ def settings_of(config: RunConfig) -> Settings:
         learning_rate=optimizer.learning_rate,
         max_grad_norm=optimizer.max_grad_norm,
         weight_decay=optimizer.weight_decay,
-        beta2=optimizer.betas[1] if optimizer.name == "adamw" else None,
+        beta2=optimizer.betas[1] if OPTIMIZERS[optimizer.name].has_beta2 else None,
         ema_decay=optimizer.ema_decay,
         schedule_points=1 if points and points[0].from_sample == 0 else 0,
     )

@@ -16,7 +16,6 @@ from gradacc_gui.charts.specs import Chart as ChartSpec
 from gradacc_gui.charts.specs import CurveSpec
 from gradacc_gui.charts.view import ChartView, MarkLine
 from gradacc_gui.store import Axis, RunPosition, RunStore
-from gradacc_gui.store.run_store import recipe_value
 from gradacc_gui.theme import Theme, application_font, current_theme, set_role, space
 from gradacc_gui.words import tr
 from trainer_backend.protocol import Event
@@ -260,7 +259,7 @@ def _target(store: RunStore, lane: Lane) -> float | None:
     """The recipe's target of a lane, in the lane's unit; None when it sets none."""
     if not lane.spec.target_setting:
         return None
-    value = recipe_value(store.run.recipe_path, lane.spec.target_setting)
+    value = store.run.recipe_value(lane.spec.target_setting)
     return value * lane.spec.target_unit if isinstance(value, int | float) else None
 
 

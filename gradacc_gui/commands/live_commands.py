@@ -29,7 +29,7 @@ from trainer_backend.protocol import (
     Stop,
     record_json,
 )
-from trainer_backend.recipe import load_recipe, parse_setting
+from trainer_backend.recipe import parse_setting
 from trainer_backend.run_directory import RunDirectory, find_run
 from trainer_backend.run_facts import RunFacts
 from trainer_backend.settings import Settings, settings_of
@@ -132,7 +132,7 @@ def _steps_for(run: RunDirectory, effective_batch: int) -> int:
 
 def _in_force(run: RunDirectory) -> Settings:
     """What the run's facts say; what its recipe asks for where no attempt has begun."""
-    asked = settings_of(load_recipe(run.recipe_path).config)
+    asked = settings_of(run.recipe().config)
     so_now = RunFacts(asked)
     if run.journal_path.is_file():
         with open_journal(run) as reader:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from gradacc_gui.run.as_run import published_beside
-from trainer_backend.errors import UsageError
 from trainer_backend.journal_reader import JournalReader
 from trainer_backend.protocol import EvaluationMeasured
 from trainer_backend.published import Difference
-from trainer_backend.recipe import load_recipe
 from trainer_backend.run_directory import RunDirectory
 from trainer_backend.run_facts import RunFacts
 from trainer_backend.settings import settings_of
@@ -15,9 +13,8 @@ from trainer_backend.settings import settings_of
 
 def published_and_here(run: RunDirectory, reader: JournalReader) -> tuple[str, list[Difference]]:
     """Where it was published, and every published value beside the run's own; empty where there is none."""
-    try:
-        config = load_recipe(run.recipe_path).config
-    except UsageError:  # the journal can still be told
+    config = run.config()
+    if config is None:  # the journal can still be told
         return "", []
     so_now = RunFacts(settings_of(config)).take_all(reader.facts())
     measured = _newest_evaluation(reader, so_now)

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from gradacc_gui.recipe.field_specs import FieldSpec, all_specs
+from trainer_backend.optimizer_table import keys_of_some, names_that_take
 
 
 class Alternatives(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,10 +145,7 @@ BLANKS: Final[Mapping[str, str]] = {
 """What an empty field means."""
 
 _ONLY: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
-    "optimizer.betas": ("optimizer.name", ("adamw",)),
-    "optimizer.eps": ("optimizer.name", ("adamw",)),
-    "optimizer.momentum": ("optimizer.name", ("sgd",)),
-    "optimizer.nesterov": ("optimizer.name", ("sgd",)),
+    **{f"optimizer.{key}": ("optimizer.name", names_that_take(key)) for key in keys_of_some()},
     "schedule.samples": ("schedule.kind", ("cosine", "linear")),
     "schedule.final_ratio": ("schedule.kind", ("cosine", "linear")),
     "task.lora_rank": ("task.method", ("lora", "qlora")),

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import time
-import tomllib
 from typing import Final
 
 import msgspec
@@ -17,8 +16,6 @@ from gradacc_gui.session.launch import Died, Launch
 from gradacc_gui.session.runs import died_unseen
 from gradacc_gui.session.stopping import Act, Ladder, Rung, perform
 from gradacc_gui.store import RunStore
-from trainer_backend.config import RunConfig
-from trainer_backend.config_check import check
 from trainer_backend.errors import RunDirectoryError
 from trainer_backend.inbox import send
 from trainer_backend.protocol import (
@@ -44,7 +41,7 @@ class Attachment:
         self.launch = launch
         self._ending: list[Launch] = []
         """Trainers of earlier attempts that have said their last and may not have exited yet."""
-        self.config = _config_of(run)
+        self.config = run.config()
         self.store = RunStore(run, None if self.config is None else settings_of(self.config))
         self.asks = Asks()
         self.ladder = Ladder()
@@ -207,14 +204,3 @@ class Attachment:
         self._ending += [] if self.launch is None else [self.launch]
         self.launch = launch
         self.ladder = Ladder()
-
-
-def _config_of(run: RunDirectory) -> RunConfig | None:
-    """What was asked; None when the recipe cannot be read (the journal still can)."""
-    try:
-        data = tomllib.loads(run.recipe_path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-    data.pop("source", None)
-    checked = check(data)
-    return checked if isinstance(checked, RunConfig) else None

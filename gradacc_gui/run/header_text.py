@@ -13,10 +13,10 @@ from gradacc_gui.run.attachment import Attachment
 from gradacc_gui.run.header_state import HeaderState
 from gradacc_gui.run.numbers import day_and_time, left_s
 from gradacc_gui.words import tr
+from trainer_backend.optimizer_table import OPTIMIZERS
 from trainer_backend.protocol import MicroBatchMeasured, OptimizerStepMeasured
 from trainer_backend.run_facts import RunState
 
-NAMES = {"adamw": "AdamW", "sgd": "SGD"}
 BUSY = ("evaluating", "saving", "compiling")
 """Phases in which no micro-batch moves, although the run is running."""
 
@@ -86,7 +86,7 @@ def detail(run: Attachment) -> str:
     if started is not None:
         parts.append(started.precision)
     if config is not None:
-        parts += [NAMES.get(config.optimizer.name, config.optimizer.name), config.schedule.kind]
+        parts += [OPTIMIZERS[config.optimizer.name].title, config.schedule.kind]
     if (first := run.store.so_now.first_started_at) is not None:
         parts.append(tr("since {when}").format(when=day_and_time(first)))
     if run.state in (RunState.RUNNING, RunState.PAUSED):

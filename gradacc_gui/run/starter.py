@@ -14,9 +14,10 @@ from trainer_backend.recipe import (
     Recipe,
     RecipeError,
     default_name,
+    load_recipe,
     parse_document,
+    recipe_for_run,
     recipe_from_document,
-    text_for_run,
 )
 from trainer_backend.run_directory import RunDirectory
 
@@ -40,7 +41,9 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A new run that a person asked for, or (`run`) an old one to go on with."""
 
     text: str = ""
+    """The recipe's text, which is checked in the background; or else `recipe`, checked already."""
     folder: str = ""
+    recipe: Recipe | None = None
     name: str = ""
     recipe_path: str = ""
     run: RunDirectory | None = None
@@ -54,6 +57,8 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def recipe_of(request: StartRequest) -> Recipe:
     """The recipe of a new run. Raises UsageError with every problem."""
+    if request.recipe is not None:
+        return request.recipe
     where = request.recipe_path or request.name or "recipe"
     return recipe_from_document(parse_document(request.text, where), folder=Path(request.folder), where=where)
 
@@ -68,20 +73,17 @@ def begin(request: StartRequest, prepared: ReadyInterpreter) -> Launch:
     run = request.run
     if run is None:
         assert recipe is not None
-        text = text_for_run(recipe, recipe_path=request.recipe_path)
+        text = recipe_for_run(recipe, recipe_path=request.recipe_path).text
         run = RunDirectory.create(text, name=request.name or recipe.config.run.name or "run")
     return start(run, prepared.interpreter, from_step=request.from_step)
 
 
 def request_for_recipe(path: Path) -> StartRequest:
     """A recipe file as it stands. Raises UsageError when it cannot be read."""
-    from trainer_backend.recipe import load_recipe, name_in  # noqa: PLC0415 - tomlkit, only when needed
-
-    load_recipe(path)
+    recipe = load_recipe(path)
     return StartRequest(
-        text=path.read_text("utf-8-sig"),
-        folder=str(path.absolute().parent),
-        name=name_in(path) or default_name(path),
+        recipe=recipe,
+        name=recipe.config.run.name or default_name(path),
         recipe_path=str(path.absolute()),
     )
 

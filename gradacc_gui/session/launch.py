@@ -30,7 +30,7 @@ from gradacc_gui.session.interpreter import (
 )
 from trainer_backend.config_check import Problem, fields, metadata, show
 from trainer_backend.errors import RunDirectoryError
-from trainer_backend.recipe import Recipe, RecipeError, default_name, text_for_run
+from trainer_backend.recipe import Recipe, RecipeError, default_name, recipe_for_run
 from trainer_backend.run_directory import RunDirectory, private_opener
 from trainer_backend.wholeness import check_whole
 
@@ -231,8 +231,8 @@ def new_run(recipe: Recipe, recipe_path: Path | None = None) -> RunDirectory:
     if problems:
         raise RecipeError(where, problems)
     name = recipe.config.run.name or default_name(recipe_path)
-    text = text_for_run(recipe, recipe_path=str(recipe_path.absolute()) if recipe_path else "")
-    return RunDirectory.create(text, name=name)
+    own = recipe_for_run(recipe, recipe_path=str(recipe_path.absolute()) if recipe_path else "")
+    return RunDirectory.create(own.text, name=name)
 
 
 def preflight(recipe: Recipe) -> list[Problem]:

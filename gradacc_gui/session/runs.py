@@ -21,6 +21,7 @@ from typing import Final
 import msgspec
 
 from gradacc_gui.session.launch import PROCESS_MARK, START_MARK, last_lines, last_word, tail
+from trainer_backend.config_check import ONE_OF
 from trainer_backend.errors import GradaccError, RunDirectoryError
 from trainer_backend.journal import JournalReader, columns, seal
 from trainer_backend.protocol import (
@@ -34,7 +35,6 @@ from trainer_backend.protocol import (
     Slept,
     Warned,
 )
-from trainer_backend.recipe import length_in, name_in
 from trainer_backend.run_directory import RunDirectory, all_runs
 from trainer_backend.run_facts import RunFacts, RunState
 from trainer_backend.wholeness import check_whole
@@ -90,7 +90,7 @@ def list_runs() -> list[RunSummary]:
 def summarise(run: RunDirectory) -> RunSummary:
     """What a run is doing now. Never raises for what lies in its directory: that is *damaged*."""
     alive = run.is_alive()  # before the journal is read: an end that is written in between is then seen
-    name = name_in(run.recipe_path) or run.id
+    name = run.asked_name or run.id
     try:
         run.check()
         if not run.journal_path.is_file():
@@ -176,7 +176,7 @@ def is_lengthened(run: RunDirectory, reader: JournalReader) -> bool:
     if row is None or started is None or not isinstance(started.event, RunStarted):
         return False
     done = dict(zip(columns(OptimizerStepMeasured), row, strict=True))
-    asked, before = length_in(run.recipe_path), started.event
+    asked, before = _length(run), started.event
     per_epoch = before.samples_per_epoch
     return (
         asked.get("max_samples", 0) > (before.max_samples or done["samples_seen"])
@@ -184,6 +184,12 @@ def is_lengthened(run: RunDirectory, reader: JournalReader) -> bool:
         # A dropped tail leaves an epoch short, so it is counted up.
         or (per_epoch is not None and asked.get("epochs", 0) > math.ceil(done["samples_seen"] / per_epoch))
     )
+
+
+def _length(run: RunDirectory) -> dict[str, int]:
+    """How long the recipe asks to train, its other keys unchecked: `epochs` and its alternatives."""
+    given = {key.partition(".")[2]: run.recipe_value(key) for key in ONE_OF[0]}
+    return {key: value for key, value in given.items() if type(value) is int}
 
 
 def _state(run: RunDirectory, facts: RunFacts, *, alive: bool, seen_at: float) -> tuple[RunState, str]:

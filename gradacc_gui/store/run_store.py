@@ -11,12 +11,9 @@ superseded are taken out when the fact arrives. No Qt; nothing waits.
 
 from __future__ import annotations
 
-import functools
 import time
-import tomllib
 from collections import deque
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -54,21 +51,6 @@ READ_EVENTS: Final = 500
 LOCK_INTERVAL_S: Final = 0.5
 OVERVIEW_ENTRIES: Final = 32_768
 """The finest roll-up level with at most so many buckets is the overview."""
-
-
-@functools.lru_cache(maxsize=16)
-def _recipe(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # the charts can do without; who starts or resumes a run will say so
-        return {}
-
-
-def recipe_value(path: Path, key: str) -> Scalar:
-    """What a run's recipe says for `a.b`; None when it says nothing."""
-    section, _, name = key.partition(".")
-    value = _recipe(path).get(section, {}).get(name)
-    return value if isinstance(value, str | int | float | bool) else None
 
 
 class RunStore:
@@ -372,7 +354,7 @@ class RunStore:
 
     def levels(self, key: str) -> list[tuple[RunPosition, Scalar]]:
         """A setting's values and from where they hold: as the recipe has it, then as it was changed."""
-        levels = [(RunPosition(), recipe_value(self.run.recipe_path, key))]
+        levels = [(RunPosition(), self.run.recipe_value(key))]
         return levels + [(mark.place, mark.value) for mark in self.markers.settings if mark.key == key]
 
     def evaluations(self, after: int = 0) -> list[Record]:

@@ -35,7 +35,7 @@ from trainer_backend.protocol import (
     RunFinished,
     RunStopped,
 )
-from trainer_backend.recipe import load_recipe, text_for_run
+from trainer_backend.recipe import load_recipe, recipe_for_run
 from trainer_backend.run_directory import RunDirectory
 
 ROOT = Path(__file__).parent.parent.parent
@@ -76,7 +76,7 @@ def make_run(folder: Path, data: dict[str, Any], *, module: Path | None = None) 
         data = data | {"task": task}
     path = folder / "recipe.toml"
     path.write_text(tomlkit.dumps(data), encoding="utf-8")
-    return RunDirectory.create(text_for_run(load_recipe(path), recipe_path=str(path)), name="test")
+    return RunDirectory.create(recipe_for_run(load_recipe(path), recipe_path=str(path)).text, name="test")
 
 
 def make_probe(folder: Path, *tables: dict[str, Any], **options: Any) -> RunDirectory:

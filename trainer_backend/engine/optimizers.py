@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 
 from trainer_backend.errors import GradaccError
+from trainer_backend.optimizer_table import OPTIMIZERS, keywords
 
 _FUSED_DEVICES: Final = ("cpu", "cuda", "mps")
 _FUSED_SCALE: Final = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
@@ -37,7 +39,7 @@ def parameter_groups(
 
 
 def make_optimizer(
-    name: Literal["adamw", "sgd"],
+    name: str,
     groups: Iterable[torch.nn.Parameter] | list[dict[str, Any]],
     *,
     learning_rate: float,
@@ -47,21 +49,22 @@ def make_optimizer(
     nesterov: bool = False,
     weight_decay: float = 0.0,
 ) -> torch.optim.Optimizer:
-    """AdamW or SGD, fused where the device has it, else foreach. `weight_decay` is for groups without one."""
+    """One of `OPTIMIZERS`, fused where the device has it. `weight_decay` is for groups without one.
+
+    What the named one does not take is left out.
+    """
     listed: list[Any] = list(groups)
     first: torch.Tensor = listed[0]["params"][0] if isinstance(listed[0], dict) else listed[0]
-    fused = first.device.type in _FUSED_DEVICES
-    how: dict[str, Any] = {"fused": True} if fused else {"foreach": True}
-    match name:
-        case "adamw":
-            return torch.optim.AdamW(
-                listed, lr=learning_rate, betas=betas, eps=eps, weight_decay=weight_decay, **how
-            )
-        case "sgd":
-            return torch.optim.SGD(
-                listed, lr=learning_rate, momentum=momentum, nesterov=nesterov,
-                weight_decay=weight_decay, **how
-            )  # fmt: skip
+    row = OPTIMIZERS[name]
+    given = {"betas": betas, "eps": eps, "momentum": momentum, "nesterov": nesterov}
+    how: dict[str, Any] = {}
+    if row.found_inf:
+        how = {"fused": True} if first.device.type in _FUSED_DEVICES else {"foreach": True}
+    module, _, maker = row.maker.partition(":")
+    made: torch.optim.Optimizer = getattr(importlib.import_module(module), maker)(
+        listed, lr=learning_rate, weight_decay=weight_decay, **keywords(name, given), **how
+    )
+    return made
 
 
 def is_fused(optimizer: torch.optim.Optimizer) -> bool:

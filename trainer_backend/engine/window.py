@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Iterable
 from time import perf_counter
+from typing import Final
 
 from trainer_backend.engine.batches import Piece, Reader
 from trainer_backend.errors import GradaccError
-from trainer_backend.protocol import NonFiniteSeen, OutOfMemoryRecovered
+from trainer_backend.protocol import NonFiniteSeen, OptimizerStepMeasured, OutOfMemoryRecovered
 from trainer_backend.tasks import Batch
 
 
@@ -59,6 +60,20 @@ class WindowResult:
     """False while loss, terms, norm, loss scale, updates and skipped are still on the device."""
     _listeners: list[Callable[[], None]] = dataclasses.field(default_factory=list, repr=False)
 
+    def measured(self, *, accumulation_steps: int, learning_rate: float) -> OptimizerStepMeasured:
+        """The window as the journal has it, once its numbers are known.
+
+        `accumulation_steps`: N as it was asked; a tail has fewer micro-batches.
+        """
+        own = {name: getattr(self, name) for name in _MEASURED}
+        return OptimizerStepMeasured(
+            accumulation_steps=accumulation_steps,
+            learning_rate=learning_rate,
+            samples_per_s=self.samples / self.duration_s,
+            tokens_per_s=self.tokens / self.duration_s,
+            **own,
+        )
+
     def when_known(self, listener: Callable[[], None]) -> None:
         """Call `listener` when all numbers are there: at once on a CPU, one window later on a GPU."""
         if self.known:
@@ -71,6 +86,12 @@ class WindowResult:
         self.known = True
         while self._listeners:
             self._listeners.pop(0)()
+
+
+_MEASURED: Final = frozenset(OptimizerStepMeasured.__struct_fields__) & {
+    field.name for field in dataclasses.fields(WindowResult)
+}
+"""What a window and its row in the journal both have, under the same name."""
 
 
 class NonFiniteError(GradaccError):

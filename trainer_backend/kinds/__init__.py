@@ -1,4 +1,4 @@
-"""The kinds of task, and what their two tables, [task] and [data], hold. No torch here."""
+"""The kinds of task: what their two tables, [task] and [data], hold, and who makes them. No torch here."""
 
 from __future__ import annotations
 
@@ -30,11 +30,13 @@ __all__ = [
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of task: what its two tables hold, and what it needs installed."""
+    """A kind of task: what its two tables hold, who makes it, and what it needs installed."""
 
     title: str
     task: type[Section]
     data: type[Section]
+    maker: str
+    """`module:name` of a function of the recipe and of who hears warnings; imported in the trainer only."""
     requires: tuple[str, ...] = ()
     """Modules that the chosen interpreter must have."""
     packages: tuple[str, ...] = ()
@@ -51,11 +53,17 @@ VISION: Final = ("imagecodecs", "pillow", "segmentation-models-pytorch", "tifffi
 
 
 KINDS: Final[dict[str, Kind]] = {
-    "language-model": Kind(title="Language model, bytes", task=LanguageModelTask, data=LanguageModelData),
+    "language-model": Kind(
+        title="Language model, bytes",
+        task=LanguageModelTask,
+        data=LanguageModelData,
+        maker="trainer_backend.tasks.language_model:LanguageModel.from_recipe",
+    ),
     "causal-lm": Kind(
         title="Language model, fine-tuned",
         task=CausalLMTask,
         data=CausalLMData,
+        maker="trainer_backend.tasks.causal_lm:CausalLM.from_recipe",
         requires=("transformers", "peft"),
         packages=HUGGING_FACE,
     ),
@@ -63,6 +71,7 @@ KINDS: Final[dict[str, Kind]] = {
         title="Segmentation of images",
         task=SegmentationTask,
         data=SegmentationData,
+        maker="trainer_backend.tasks.vision.segmentation:Segmentation.from_recipe",
         requires=("torchvision", "segmentation_models_pytorch"),
         packages=VISION,
     ),
@@ -70,8 +79,14 @@ KINDS: Final[dict[str, Kind]] = {
         title="Classification of images",
         task=ImageClassificationTask,
         data=ImageClassificationData,
+        maker="trainer_backend.tasks.vision.classification:ImageClassification.from_recipe",
         requires=("torchvision", "timm"),
         packages=VISION,
     ),
-    "custom": Kind(title="Your own code", task=CustomTask, data=CustomData),
+    "custom": Kind(
+        title="Your own code",
+        task=CustomTask,
+        data=CustomData,
+        maker="trainer_backend.tasks.custom:make",
+    ),
 }

@@ -6,10 +6,11 @@ import dataclasses
 import os
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Generic, Literal, TypeAlias, TypeVar
+from typing import Generic, Literal, Self, TypeAlias, TypeVar
 
 from trainer_backend.errors import UsageError
 from trainer_backend.protocol import Scalar
+from trainer_backend.recipe import Recipe
 from trainer_backend.section import Section
 
 ReportWarning: TypeAlias = Callable[[str, dict[str, Scalar]], None]
@@ -35,6 +36,20 @@ class BuiltIn(Generic[T, D]):
     seed: int = 0
     accumulation_steps: int = 1
     warn: ReportWarning = unheard
+
+    @classmethod
+    def from_recipe(cls, recipe: Recipe, warn: ReportWarning) -> Self:
+        """The task of a recipe of this kind. Raises UsageError."""
+        config = recipe.config
+        return cls(
+            config.task,  # type: ignore[arg-type]  # the check gave the sections of this kind
+            config.data,  # type: ignore[arg-type]
+            folder=recipe.folder,
+            normalization=config.accumulation.normalization,
+            seed=config.run.seed,
+            accumulation_steps=config.accumulation_steps,
+            warn=warn,
+        )
 
     def __post_init__(self) -> None:
         """What a kind does with these when it is made. Raises UsageError where they do not fit."""

@@ -15,9 +15,10 @@ from trainer_backend.errors import UsageError
 from trainer_backend.kinds import CustomTask
 from trainer_backend.recipe import Recipe
 from trainer_backend.tasks import Task
+from trainer_backend.tasks.built_in import ReportWarning
 
 
-def make(recipe: Recipe) -> Task:
+def make(recipe: Recipe, _warn: ReportWarning) -> Task:
     """The task that the entry names. Raises UsageError; errors of the user's module come as they are."""
     section = recipe.config.task
     assert isinstance(section, CustomTask)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any, Final
 
 import torch
@@ -11,17 +12,11 @@ from torch.utils.data import default_collate
 
 from trainer_backend.engine import parameter_groups
 from trainer_backend.errors import UsageError
+from trainer_backend.kinds import KINDS
 from trainer_backend.recipe import Recipe
 from trainer_backend.tasks import Datasets, Task
 from trainer_backend.tasks.built_in import ReportWarning
 
-CLASSES: Final[dict[str, tuple[str, str]]] = {
-    "language-model": ("trainer_backend.tasks.language_model", "LanguageModel"),
-    "causal-lm": ("trainer_backend.tasks.causal_lm", "CausalLM"),
-    "image-classification": ("trainer_backend.tasks.vision.classification", "ImageClassification"),
-    "segmentation": ("trainer_backend.tasks.vision.segmentation", "Segmentation"),
-}
-"""Where the built-in kinds live; each is a `BuiltIn`."""
 OPTIONAL: Final = (
     "collate_training",
     "collate",
@@ -44,19 +39,8 @@ def make_task(recipe: Recipe, warn: ReportWarning) -> Task:
     `artifacts(model, folder)` (what an evaluation shows: kind, path, caption) and
     `export(model, folder)` (what is left at the end for other programs).
     """
-    kind = recipe.config.kind
-    task = importlib.import_module("trainer_backend.tasks.custom").make(recipe) if kind == "custom" else None
-    if task is None:
-        module, name = CLASSES[kind]
-        task = getattr(importlib.import_module(module), name)(
-            recipe.config.task,
-            recipe.config.data,
-            folder=recipe.folder,
-            normalization=recipe.config.accumulation.normalization,
-            seed=recipe.config.run.seed,
-            accumulation_steps=recipe.config.accumulation_steps,
-            warn=warn,
-        )
+    module, _, name = KINDS[recipe.config.kind].maker.partition(":")
+    task = attrgetter(name)(importlib.import_module(module))(recipe, warn)
     missing = [name for name in ("model", "datasets", "loss") if not callable(getattr(task, name, None))]
     if missing:
         message = (

@@ -17,7 +17,6 @@ from trainer_backend.errors import GradaccError
 from trainer_backend.protocol import (
     AnyEvent,
     ArtifactSaved,
-    OptimizerStepMeasured,
     PhaseEntered,
     RunFinished,
     RunStopped,
@@ -109,7 +108,7 @@ class Loop:
         result.data_wait_s += waited_s
         result.duration_s += waited_s
         rate = self._learning_rate
-        result.when_known(lambda: self._put(self._measured(result, steps, rate)))
+        result.when_known(lambda: self._put(result.measured(accumulation_steps=steps, learning_rate=rate)))
         return result
 
     def _set_learning_rate(self, totals: WindowTotals) -> None:
@@ -120,30 +119,6 @@ class Loop:
         self._learning_rate = peak * ratio
         for group, share in zip(self._engine.optimizer.param_groups, self._parts.rate_ratios, strict=True):
             group["lr"] = self._learning_rate * share
-
-    @staticmethod
-    def _measured(result: WindowResult, steps: int, learning_rate: float) -> OptimizerStepMeasured:
-        return OptimizerStepMeasured(
-            step=result.step,
-            updates=result.updates,
-            accumulation_steps=steps,
-            micro_batches=result.micro_batches,
-            micro_batch_size=result.micro_batch_size,
-            samples=result.samples,
-            tokens=result.tokens,
-            weight=result.weight,
-            loss=result.loss,
-            gradient_norm=result.gradient_norm,
-            learning_rate=learning_rate,
-            samples_seen=result.samples_seen,
-            tokens_seen=result.tokens_seen,
-            duration_s=result.duration_s,
-            data_wait_s=result.data_wait_s,
-            samples_per_s=result.samples / result.duration_s,
-            tokens_per_s=result.tokens / result.duration_s,
-            loss_scale=result.loss_scale,
-            skipped=result.skipped,
-        )
 
     def _end(self) -> str | None:
         """Why the run is over, if it is."""

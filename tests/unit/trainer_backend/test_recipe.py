@@ -7,17 +7,22 @@ from pathlib import Path
 import pytest
 import tomlkit
 
+from trainer_backend import recipe as recipe_module
+from trainer_backend.__main__ import main
+from trainer_backend.config_check import check
 from trainer_backend.errors import UsageError
 from trainer_backend.recipe import (
+    Recipe,
     RecipeError,
     load_recipe,
-    name_in,
     parse_document,
     parse_setting,
+    recipe_for_run,
     save_recipe,
     set_value,
-    text_for_run,
+    with_settings,
 )
+from trainer_backend.run_directory import RunDirectory, all_runs
 
 TEXT = """\
 # my recipe
@@ -103,15 +108,15 @@ def test_the_recipe_of_a_run_says_where_it_came_from_and_runs_again(
     set_value(recipe.document, "task.kind", "custom")
     set_value(recipe.document, "task.entry", "mine:Task")
     save_recipe(recipe.document, recipe_path)
-    text = text_for_run(load_recipe(recipe_path), recipe_path=str(recipe_path))
+    text = recipe_for_run(load_recipe(recipe_path), recipe_path=str(recipe_path)).text
     copy = tmp_path / "elsewhere" / "recipe.toml"
     copy.parent.mkdir()
     copy.write_text(text, encoding="utf-8")
     again = load_recipe(copy)
     assert again.folder == recipe_path.parent
     assert len(again.source.entry_sha256) == 64
-    assert text_for_run(again) == text
-    assert name_in(copy) == "small"
+    assert recipe_for_run(again).text == text
+    assert RunDirectory(copy.parent).asked_name == "small"
 
 
 @pytest.mark.parametrize(
@@ -158,3 +163,40 @@ def test_a_full_disk_costs_no_recipe(recipe_path: Path, monkeypatch: pytest.Monk
         save_recipe(document, recipe_path)
     assert recipe_path.read_text("utf-8") == TEXT
     assert list(recipe_path.parent.iterdir()) == [recipe_path]
+
+
+def test_a_run_s_recipe_is_read_again_only_when_its_file_changed(recipe_path: Path) -> None:
+    """Charts, lists and commands ask for it often; a person edits it between two attempts."""
+    run = RunDirectory.create(recipe_for_run(load_recipe(recipe_path)).text, name="x")
+    first = run.recipe()
+    assert run.recipe() is first
+    assert RunDirectory(run.path).recipe() is first
+    assert (run.asked_name, run.recipe_value("run.max_samples")) == ("small", 64)
+    changed = with_settings(first, ["run.max_samples=65"], "recipe")
+    assert first.config.run.max_samples == 64
+    save_recipe(changed.document, run.recipe_path)
+    config = run.config()
+    assert config is not None
+    assert config.run.max_samples == run.recipe_value("run.max_samples") == 65
+    run.recipe_path.write_text("[run]\nname = 3\n", encoding="utf-8")
+    assert run.config() is None
+    assert (run.asked_name, run.recipe_value("run.name")) == ("", 3)
+    run.recipe_path.unlink()
+    assert run.recipe_value("run.name") is None
+
+
+def test_a_recipe_is_checked_once_on_its_way_into_a_run(
+    recipe_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run's directory gets what was checked, and the trainer takes that."""
+    checks: list[object] = []
+    given: list[Recipe] = []
+    monkeypatch.setattr(recipe_module, "check", lambda data: checks.append(data) or check(data))
+    monkeypatch.setattr(
+        "trainer_backend.trainer.attempt.run_attempt", lambda _run, recipe, **_how: given.append(recipe) or 0
+    )
+    assert main(["run", str(recipe_path)]) == 0
+    assert len(checks) == 1
+    written = RunDirectory(all_runs()[0].path).recipe()
+    assert given[0].config == written.config
+    assert given[0].source == written.source
