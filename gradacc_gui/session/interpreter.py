@@ -25,6 +25,8 @@ from trainer_backend.errors import UsageError
 from trainer_backend.run_directory import home, make_private
 
 OLDEST_PYTHON: Final = (3, 11)
+OLDEST_TORCH: Final = (2, 13)
+"""As pyproject.toml declares: the oldest that the engine's tests were run on."""
 PROBE_TIMEOUT_S: Final = 60.0
 INSTALL_TIMEOUT_S: Final = 600.0
 NO_CONSOLE: Final[int] = getattr(subprocess, "CREATE_NO_WINDOW", 0)
@@ -92,7 +94,7 @@ class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def check(self) -> Interpreter:
-        """Itself. Raises InterpreterError when it is too old or has no torch."""
+        """Itself. Raises InterpreterError when it or its torch is too old, or it has no torch."""
         if self.version < OLDEST_PYTHON:
             message = (
                 f"{self.executable} is Python {self.version_text}; the trainer needs 3.11 or newer."
@@ -103,6 +105,15 @@ class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
             message = (
                 f"{self.executable} has no torch. Install it there"
                 f" ({self.executable} -m pip install torch), or choose another interpreter."
+            )
+            raise InterpreterError(message)
+        found = _version_tuple(self.torch_version)
+        if found and found < OLDEST_TORCH:
+            oldest = ".".join(map(str, OLDEST_TORCH))
+            message = (
+                f"{self.executable} has torch {self.torch_version}; the trainer needs {oldest} or newer."
+                f" Update it there ({self.executable} -m pip install --upgrade torch), or choose another"
+                " interpreter."
             )
             raise InterpreterError(message)
         return self

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from trainer_backend.engine.accumulator import Accumulator
 from trainer_backend.engine.batches import Collated
-from trainer_backend.engine.compilation import compile_model, graphs_compiled
+from trainer_backend.engine.compilation import compile_model
 from trainer_backend.engine.inspection import inspect_loss, inspect_model, suggested_momentum
 from trainer_backend.engine.optimizer_step import StepOutOfMemory
 from trainer_backend.engine.optimizers import (
@@ -33,6 +33,7 @@ from trainer_backend.engine.optimizers import (
     optimizer_state,
     parameter_groups,
 )
+from trainer_backend.engine.private_api import graphs_compiled
 from trainer_backend.engine.recompute import checkpoint_modules
 from trainer_backend.engine.terms import auxiliary
 from trainer_backend.engine.window import NonFiniteError, WindowResult, WindowTotals

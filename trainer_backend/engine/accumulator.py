@@ -28,6 +28,7 @@ from trainer_backend.engine.optimizer_step import OptimizerStep, clip_factor, is
 from trainer_backend.engine.optimizers import prepare_state
 from trainer_backend.engine.passes import Passes
 from trainer_backend.engine.precision import LossScaler, Precision, autocast
+from trainer_backend.engine.private_api import multiply_each
 from trainer_backend.engine.ranks import Ranks
 from trainer_backend.engine.sums import Sums
 from trainer_backend.engine.weight_copies import WeightCopies
@@ -197,7 +198,7 @@ class Accumulator:
             factor = self._normaliser(sums)
             gathered = self._passes.micro.gradients()
             if gathered and factor != 1.0:
-                torch._foreach_mul_(gathered, factor)
+                multiply_each(gathered, factor)
             gradients = {
                 name: leaf.grad for name, leaf in self._weights.named_leaves() if leaf.grad is not None
             }

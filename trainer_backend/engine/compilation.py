@@ -1,4 +1,4 @@
-"""`compile = true`: the model compiled, and how often it had to be compiled again."""
+"""`compile = true`: the model is compiled where it stands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._dynamo.utils import counters
+
+from trainer_backend.engine.private_api import compile_in_place
 
 
 def compile_model(model: torch.nn.Module, **options: Any) -> Callable[..., Any]:  # noqa: ANN401 - torch.compile's own
@@ -16,10 +17,5 @@ def compile_model(model: torch.nn.Module, **options: Any) -> Callable[..., Any]:
     output as its first `.grad`, and CUDA-graph trees use that memory again in the next replay. So
     where graphs are recorded the engine copies the first gradient out (`Accumulator(own_gradients=True)`).
     """
-    model.compile(**options)
+    compile_in_place(model, **options)
     return model
-
-
-def graphs_compiled() -> int:
-    """Graphs this process has compiled so far; more of them later are recompilations."""
-    return int(counters["stats"]["unique_graphs"])

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
+from trainer_backend.engine.private_api import lerp_each
+
 
 class WeightAverage:
     """ema <- decay * ema + (1 - decay) * weight. Half weights are averaged from their fp32 masters."""
@@ -19,7 +21,7 @@ class WeightAverage:
 
     def update(self) -> None:
         """After an update that was applied."""
-        torch._foreach_lerp_(self._averages, self._weights, 1.0 - self.decay)
+        lerp_each(self._averages, self._weights, 1.0 - self.decay)
 
     def update_where(self, applied: torch.Tensor) -> None:
         """The same without a host sync; `applied` is 0-d fp32, 1 or 0."""

@@ -13,6 +13,7 @@ import torch
 from trainer_backend.engine.batches import Split, size, split, to_device
 from trainer_backend.engine.micro_batches import Loss
 from trainer_backend.engine.precision import HALF, Precision, autocast
+from trainer_backend.engine.private_api import BATCH_NORM, post_accumulate_hooks
 from trainer_backend.engine.snapshot import Snapshot
 from trainer_backend.engine.terms import host_weight, read_terms
 from trainer_backend.errors import GradaccError
@@ -20,8 +21,6 @@ from trainer_backend.protocol import Warned
 from trainer_backend.tasks import Batch, LossTerm
 
 Trial: TypeAlias = Callable[[Batch], list[LossTerm]]
-
-_BATCH_NORM = torch.nn.modules.batchnorm._BatchNorm  # noqa: SLF001 - the base of all of them
 
 
 def inspect_model(
@@ -82,7 +81,7 @@ def _batch_norms(
     norms = [
         (name, module)
         for name, module in model.named_modules()
-        if isinstance(module, _BATCH_NORM) and (module.training or not module.track_running_stats)
+        if isinstance(module, BATCH_NORM) and (module.training or not module.track_running_stats)
     ]
     if not norms:
         return
@@ -111,8 +110,7 @@ def suggested_momentum(momentum: float | None, accumulation_steps: int) -> float
 def _hooked(model: torch.nn.Module) -> Iterator[Warned]:
     """A hook after a gradient is accumulated, such as an optimizer that steps inside the backward."""
     for name, parameter in model.named_parameters():
-        hooks = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
-        if any(not getattr(hook, "of_engine", False) for hook in hooks.values()):
+        if any(not getattr(hook, "of_engine", False) for hook in post_accumulate_hooks(parameter)):
             yield Warned(code="optimizer-in-backward", values={"parameter": name})
             return
 
@@ -261,7 +259,7 @@ def _borrowed(model: torch.nn.Module, *, training: bool) -> Iterator[None]:
     snapshot = Snapshot(model, next(model.parameters()).device)
     snapshot.take()
     for module in modes:
-        module.training = training and not isinstance(module, _BATCH_NORM)
+        module.training = training and not isinstance(module, BATCH_NORM)
     try:
         yield
     finally:

@@ -14,6 +14,7 @@ from trainer_backend.engine.deferred import DeferredMicroBatch, Instant, fetch, 
 from trainer_backend.engine.denominators import Denominators, OwnBuffers
 from trainer_backend.engine.norms import MicroBatchNorms, total_norm
 from trainer_backend.engine.precision import LossScaler
+from trainer_backend.engine.private_api import backward_from
 from trainer_backend.engine.sums import MicroBatchNumbers, Sums
 from trainer_backend.engine.terms import check_weight, host_weight, read_terms
 from trainer_backend.protocol import MicroBatchMeasured
@@ -22,9 +23,6 @@ from trainer_backend.tasks import Batch, LossTerm
 Loss: TypeAlias = Callable[[torch.nn.Module, Batch], LossTerm | Iterable[LossTerm]]
 Phase: TypeAlias = Literal["data", "forward", "backward"]
 ReportMicroBatch: TypeAlias = Callable[[MicroBatchMeasured], None]
-
-_run_backward = torch.autograd.Variable._execution_engine.run_backward  # noqa: SLF001 - see below
-"""What `Tensor.backward` calls after checks of the seed's shape that cost 15 µs a micro-batch."""
 
 
 class MicroBatches:
@@ -107,15 +105,7 @@ class MicroBatches:
         if piece.weights is not None:
             self.denominators.check_counted((weight,), piece.weights)
         self.phase = "backward"
-        _run_backward(
-            (returned.total,),  # type: ignore[union-attr]
-            (seed,),
-            False,
-            False,
-            (),
-            allow_unreachable=True,
-            accumulate_grad=True,
-        )
+        backward_from(returned.total, seed)  # type: ignore[union-attr]
         if self._deferred:
             self._leave(sums, piece, [weight], [returned], started)  # type: ignore[list-item]
             return

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-_norms_of = torch._foreach_norm  # noqa: SLF001 - torch's own clipping takes it; one call for all tensors
+from trainer_backend.engine.private_api import forget_empty_hooks, norm_of_each
 
 
 def total_norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -16,9 +16,9 @@ def total_norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
         return torch.zeros(())
     wide = [gradient for gradient in gradients if gradient.dtype == torch.float64]
     rest = [gradient for gradient in gradients if gradient.dtype != torch.float64] if wide else gradients
-    norms = list(_norms_of(list(rest), 2.0, torch.float32)) if rest else []
+    norms = list(norm_of_each(list(rest), 2.0, torch.float32)) if rest else []
     if wide:
-        norms = [norm.double() for norm in norms] + list(_norms_of(wide, 2.0))
+        norms = [norm.double() for norm in norms] + list(norm_of_each(wide, 2.0))
     total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return total
 
@@ -80,15 +80,9 @@ class MicroBatchNorms:
         self._norms.clear()
 
     def detach(self) -> None:
-        """End of the sampled window.
-
-        A handle leaves an empty dict behind, which autograd then asks at each backward of every window:
-        about 1 µs a parameter.
-        """
+        """End of the sampled window."""
         for handle in self._handles:
             handle.remove()
-        for parameter in self._hooked:
-            if not parameter._backward_hooks:  # noqa: SLF001 - nobody's; torch offers no other way to be rid of it
-                parameter._backward_hooks = None  # noqa: SLF001
+        forget_empty_hooks(self._hooked)
         self._handles, self._hooked = [], []
         self.forget()

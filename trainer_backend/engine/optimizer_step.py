@@ -10,6 +10,7 @@ import torch
 
 from trainer_backend.engine.memory import free, is_out_of_memory
 from trainer_backend.engine.optimizers import is_fused
+from trainer_backend.engine.private_api import multiply_each
 from trainer_backend.errors import GradaccError
 
 _SCALE_RANGE: Final = (1e-30, 1e30)
@@ -45,7 +46,7 @@ class OptimizerStep:
             self._step_scaled(gradients, factor)
             return False
         if factor != 1.0:
-            torch._foreach_mul_(list(gradients), factor)
+            multiply_each(list(gradients), factor)
         return self._step_guarded()
 
     def step_where(
@@ -57,7 +58,7 @@ class OptimizerStep:
         """
         self.optimizer.found_inf = (~applied).float()  # type: ignore[attr-defined]
         if any(gradient.dtype == torch.float64 for gradient in gradients):
-            torch._foreach_mul_(list(gradients), factor.double())
+            multiply_each(list(gradients), factor.double())
         else:
             self.optimizer.grad_scale = (1.0 / factor.double()).float()  # type: ignore[attr-defined]
         try:

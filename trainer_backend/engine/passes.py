@@ -15,6 +15,7 @@ from trainer_backend.engine.memory import free, is_out_of_memory
 from trainer_backend.engine.micro_batches import Loss, MicroBatches, ReportMicroBatch
 from trainer_backend.engine.norms import total_norm
 from trainer_backend.engine.precision import LossScaler, Masters
+from trainer_backend.engine.private_api import multiply_each
 from trainer_backend.engine.ranks import Ranks
 from trainer_backend.engine.snapshot import Snapshot
 from trainer_backend.engine.sums import Sums
@@ -199,7 +200,7 @@ class Passes:
         """The sum over ranks, in place, after this rank's c is exchanged for the common one."""
         own = [gradient for gradient in gathered if gradient is not None]
         if own and rescale != 1.0:
-            torch._foreach_mul_(own, rescale)
+            multiply_each(own, rescale)
         self._ranks.add_gradients(self.leaves, gathered)
 
     # ------------------------------------------------------------------------------ out of memory

@@ -7,6 +7,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 import torch
 
+from trainer_backend.engine.private_api import copy_each, update_loss_scale
+
 Precision: TypeAlias = Literal["fp32", "bf16", "fp16"]
 HALF: Final = (torch.bfloat16, torch.float16)
 
@@ -60,7 +62,7 @@ class Masters:
     def write_back(self) -> None:
         """Round the masters into the model's own half parameters."""
         if self._halves:
-            torch._foreach_copy_(self._halves, self._masters)
+            copy_each(self._halves, self._masters)
 
     def remove(self) -> None:
         """Take the hooks off the model."""
@@ -84,9 +86,10 @@ class LossScaler:
 
     def update(self, found_inf: torch.Tensor) -> None:
         """Once a window. `found_inf`: fp32 0-d, 1 when the window's gradient was not finite."""
-        torch._amp_update_scale_(
-            self.scale, self.good_windows, found_inf, self.GROWTH, self.BACKOFF, self._interval
-        )
+        update_loss_scale(
+            self.scale, self.good_windows, found_inf,
+            growth=self.GROWTH, backoff=self.BACKOFF, interval=self._interval,
+        )  # fmt: skip
 
     def values(self) -> dict[str, float]:
         """For a checkpoint."""

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from trainer_backend.engine.private_api import copy_each
+
 
 class Ranks:
     """A process group, or one rank alone. All calls are collective: every rank makes them in order."""
@@ -54,6 +56,4 @@ class Ranks:
             flat = torch.cat([gradient.reshape(-1) for gradient in some])
             dist.all_reduce(flat, op=dist.ReduceOp.SUM, group=self._group)
             parts = torch.split(flat, [gradient.numel() for gradient in some])
-            torch._foreach_copy_(
-                some, [part.view_as(gradient) for part, gradient in zip(parts, some, strict=True)]
-            )
+            copy_each(some, [part.view_as(gradient) for part, gradient in zip(parts, some, strict=True)])

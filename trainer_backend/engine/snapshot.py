@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from trainer_backend.engine.private_api import copy_each, places_of_buffers
+
 
 class _SlowState:
     """A global generator that few models use and that takes 15 to 70 µs to read.
@@ -45,7 +47,7 @@ class Snapshot:
 
     def __init__(self, model: torch.nn.Module, device: torch.device) -> None:
         self._device = device
-        self._places = [module._buffers for module in model.modules()]  # noqa: SLF001 - where a forward assigns
+        self._places = places_of_buffers(model)
         self._held: list[tuple[dict[str, torch.Tensor | None], str, torch.Tensor]] = []
         self._copies: list[torch.Tensor] = []
         self._torch_state: torch.Tensor | None = None
@@ -113,7 +115,7 @@ class Snapshot:
             self._copies = [buffer.detach().clone() for buffer in buffers]
         elif buffers:
             with torch.no_grad():
-                torch._foreach_copy_(self._copies, buffers)
+                copy_each(self._copies, buffers)
         self._held = held
 
 

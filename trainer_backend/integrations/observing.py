@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from trainer_backend.engine.private_api import after_backward
 from trainer_backend.integrations.audit import SeenMicroBatch, SeenWindow
 
 IGNORED: Final = -100
@@ -71,7 +72,7 @@ def time_backward(micro: ObservedMicroBatch, gradient: torch.Tensor) -> None:
     def ended() -> None:
         micro.backward_s = time.perf_counter() - began
 
-    torch.autograd.Variable._execution_engine.queue_callback(ended)  # noqa: SLF001 - torch's own wrappers use it
+    after_backward(ended)
 
 
 def shifts_labels(module: torch.nn.Module) -> bool:

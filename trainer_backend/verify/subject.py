@@ -15,6 +15,7 @@ import torch
 from trainer_backend.data.randomness import borrowed, mixed, seed_all
 from trainer_backend.engine import batches
 from trainer_backend.engine.batches import mapped, tensors_of
+from trainer_backend.engine.private_api import BATCH_NORM
 from trainer_backend.errors import GradaccError, UsageError
 from trainer_backend.tasks import Batch, LossTerm, Task
 from trainer_backend.verify.report import ComputePrecision
@@ -25,7 +26,6 @@ DTYPES: Final = {
 }  # fmt: skip
 DECOYS: Final = 4
 """Samples of the windows before the one that counts."""
-BATCH_NORM: Final = torch.nn.modules.batchnorm._BatchNorm  # noqa: SLF001 - of all BatchNorms the base
 _SEED: Final = 20_011
 """Of what the certificate draws; any will do."""
 

@@ -14,6 +14,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from trainer_backend.engine.private_api import DROPOUT
+
 _DROPOUTS: Final = (
     "dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d",
     "feature_dropout", "dropout_", "alpha_dropout_", "feature_alpha_dropout_", "feature_dropout_",
@@ -22,16 +24,14 @@ _DROPOUTS: Final = (
 _RATES: Final = ("p", "drop_prob", "drop_rate", "drop_path")
 _BY_NAME: Final = ("DropPath", "StochasticDepth", "DropBlock2d", "DropBlock3d")
 """Classes of other libraries that drop whole branches by chance."""
-_DROPOUT: Final = nn.modules.dropout._DropoutNd  # noqa: SLF001 - of all dropouts the base
 _HALF: Final = (torch.bfloat16, torch.float16)
-_TAKES_EDGES: Final = torch.torch_version.TorchVersion(torch.__version__) >= "2.7"
 
 
 def switch_off_dropout(model: nn.Module) -> None:
     """Train mode (so that BatchNorm and auxiliary losses act as in the run), every dropout rate 0."""
     model.train()
     for module in model.modules():
-        if isinstance(module, _DROPOUT) or type(module).__name__ in _BY_NAME:
+        if isinstance(module, DROPOUT) or type(module).__name__ in _BY_NAME:
             for name in _RATES:
                 if isinstance(getattr(module, name, None), float | int):
                     setattr(module, name, 0.0)
@@ -112,7 +112,7 @@ def _backward(
 
     torch.autograd.backward takes that detour for tensors, and not for the edge that leads to one.
     """
-    if not tensor.requires_grad or not _TAKES_EDGES:  # torch's own words; and older ones take no detour
+    if not tensor.requires_grad:  # refused there, in torch's own words
         torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
         return
     if gradient is None and tensor.numel() == 1:

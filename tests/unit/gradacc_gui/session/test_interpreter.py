@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -77,6 +78,28 @@ def test_a_python_that_is_too_old_is_refused() -> None:
     )
     with pytest.raises(InterpreterError, match=r"python3\.9 is Python 3\.9\.18; .* 3\.11 or newer"):
         installs(old)
+
+
+@pytest.mark.parametrize("version", ["2.12.1+cu130", "2.6.0", "1.13.1"])
+def test_a_torch_that_is_too_old_is_refused_with_the_remedy(version: str) -> None:
+    """Its version, the oldest that will do, and the command that mends it."""
+    old = replace(probe(sys.executable), torch_version=version)
+    told = rf"has torch {re.escape(version)}; .* 2\.13 or newer\..* pip install --upgrade torch"
+    with pytest.raises(InterpreterError, match=told):
+        old.check()
+
+
+@pytest.mark.parametrize("version", ["2.13.0+cpu", "2.13", "2.14.0a0+git123", "3.0", "unknown"])
+def test_a_torch_that_is_new_enough_or_does_not_tell_is_taken(version: str) -> None:
+    """A build of one's own may have no number: the trainer itself will see."""
+    assert replace(probe(sys.executable), torch_version=version).check().torch_version == version
+
+
+def test_the_oldest_torch_is_the_one_that_is_declared() -> None:
+    """In one place for pip, in another for interpreters that pip did not fill."""
+    with (Path(__file__).parents[4] / "pyproject.toml").open("rb") as file:
+        declared = tomllib.load(file)["project"]["dependencies"]
+    assert f"torch>={'.'.join(map(str, module.OLDEST_TORCH))}" in declared
 
 
 @pytest.mark.parametrize(
