@@ -80,6 +80,8 @@ WARNINGS: Final[dict[str, str]] = {
     "target-missed": "Target missed: {quantity} {reached} ({bound} {target})",
     "recompiled": "The model was compiled again at step {step} ({graphs} graphs so far), because a "
     "micro-batch had a new shape. This costs time: use a fixed length, or turn run.compile off.",
+    "warmup-longer-than-run": "The warm-up ({warmup} samples) is longer than the whole schedule ({horizon} "
+    "samples), so the learning rate never reaches its peak.",
     # What cannot be read here (see READINGS).
     "nvml-library-missing": "No NVIDIA driver was found: no GPU readings.",
     "nvml-driver-not-loaded": "The NVIDIA driver is installed but not loaded, so its readings are not shown.",

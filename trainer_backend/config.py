@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from trainer_backend.kinds import KINDS, Kind, LanguageModelData, LanguageModelTask
 from trainer_backend.optimizer_table import OptimizerName
+from trainer_backend.schedule_curves import CurveName, DecayShape
 from trainer_backend.section import LARGEST, Count, Fraction, Positive, Samples, Section
 
 __all__ = [
@@ -261,33 +262,100 @@ class OptimizerSection(Section, frozen=True, kw_only=True):
 
 
 class ScheduleSection(Section, frozen=True, kw_only=True):
-    """The learning rate over samples consumed, so N bends no curve."""
+    """The learning rate over samples consumed, so that changing N does not distort it."""
 
     kind: Annotated[
-        Literal["constant", "cosine", "linear"],
+        CurveName,
         Meta(title="Schedule", description="Of the learning rate, after the warm-up."),
     ] = "constant"
     samples: Annotated[
         Samples | None,
         Meta(
             title="Horizon",
-            description="Where the curve ends; empty: the run's own length.",
+            description="Where the schedule ends. Empty: the run's own length.",
             extra={"unit": "samples"},
         ),
     ] = None
     warmup_samples: Annotated[
-        int,
+        Annotated[int, Meta(ge=0, le=10**15)] | None,
         Meta(
             title="Warm-up",
-            description="Samples over which the learning rate rises from 0.",
-            ge=0,
-            le=10**15,
+            description="Samples over which the learning rate rises.",
             extra={"unit": "samples"},
         ),
-    ] = 0
+    ] = None
+    warmup_steps: Annotated[
+        Annotated[int, Meta(ge=0, le=10**9)] | None,
+        Meta(
+            title="Warm-up",
+            description="Optimizer steps of the first effective batch over which the learning rate rises.",
+            extra={"unit": "steps"},
+        ),
+    ] = None
+    warmup_ratio: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        Meta(
+            title="Warm-up",
+            description="Share of the horizon over which the learning rate rises, in whole optimizer steps.",
+        ),
+    ] = None
+    warmup_tokens: Annotated[
+        Annotated[int, Meta(ge=0, le=10**15)] | None,
+        Meta(
+            title="Warm-up",
+            description="Tokens (samples, where the task has none) over which the learning rate rises; "
+            "the curve starts at the first sample.",
+            extra={"unit": "tokens"},
+        ),
+    ] = None
+    warmup_from_ratio: Annotated[
+        float,
+        Meta(
+            title="Warm-up from",
+            description="Learning rate at the start of the warm-up, as a share of its peak.",
+            ge=0,
+            le=1,
+            extra={"advanced": True},
+        ),
+    ] = 0.0
     final_ratio: Annotated[
         float,
         Meta(title="Final ratio", description="Learning rate at the end over its peak.", ge=0, le=1),
+    ] = 0.1
+    cycles: Annotated[
+        Annotated[float, Meta(gt=0, le=1000)] | None,
+        Meta(
+            title="Cycles",
+            description="Waves of the cosine (0.5 goes down once); with restarts, how often it goes down.",
+            extra={"advanced": True},
+        ),
+    ] = None
+    power: Annotated[
+        float,
+        Meta(title="Power", description="1 is linear, 2 a parabola.", gt=0, le=100),
+    ] = 1.0
+    timescale_samples: Annotated[
+        Samples | None,
+        Meta(
+            title="Time scale",
+            description="After the warm-up the rate falls as 1 / sqrt(samples / time scale).",
+            extra={"unit": "samples", "advanced": True},
+        ),
+    ] = None
+    decay_ratio: Annotated[
+        float,
+        Meta(title="Decay", description="Last share of the horizon in which the rate falls.", gt=0, le=1),
+    ] = 0.1
+    decay_shape: Annotated[
+        DecayShape, Meta(title="Decay shape", description="How the rate falls in that share.")
+    ] = "1-sqrt"
+    milestones: Annotated[
+        tuple[Samples, ...],
+        Meta(title="Milestones", description="Samples at which the rate falls.", extra={"unit": "samples"}),
+    ] = ()
+    milestone_factor: Annotated[
+        float,
+        Meta(title="Milestone factor", description="Of the rate at each milestone.", gt=0, le=1),
     ] = 0.1
 
 

@@ -269,6 +269,9 @@ def _wanted_list(item: inspect.Type) -> str:
             for field in item.fields
         )
         return f"It must be a list of tables with {keys}."
+    if isinstance(item, inspect.IntType | inspect.FloatType):
+        whole = "whole " if isinstance(item, inspect.IntType) else ""
+        return f"It must be a list of {whole}numbers, each{_bounds(item)}."
     return "It must be a list of texts."
 
 
@@ -318,6 +321,12 @@ ONE_OF: Final = (
     ("run.epochs", "run.max_samples", "run.max_optimizer_steps"),
     ("accumulation.gradient_accumulation_steps", "accumulation.effective_batch_size"),
     ("checkpoint.every_minutes", "checkpoint.every_samples"),
+    (
+        "schedule.warmup_samples",
+        "schedule.warmup_steps",
+        "schedule.warmup_ratio",
+        "schedule.warmup_tokens",
+    ),
 )
 """Keys that say the same thing in different units: a recipe gives at most one of each row."""
 
@@ -328,11 +337,10 @@ def alternatives(path: str) -> tuple[str, ...]:
 
 
 def _across(config: RunConfig) -> list[Problem]:
-    steps = _steps(config)
     return [
         *_length(config),
-        *steps,
-        *([] if steps else _schedule(config)),  # needs N
+        *_steps(config),
+        *_schedule(config),
         *_checkpoints(config),
         *_kind_rules(config),
     ]
@@ -390,18 +398,23 @@ def _steps(config: RunConfig) -> list[Problem]:
 
 
 def _schedule(config: RunConfig) -> list[Problem]:
-    asked, run = config.schedule, config.run
-    horizon = asked.samples or run.max_samples
-    if horizon is None and run.max_optimizer_steps is not None:
-        horizon = run.max_optimizer_steps * config.effective_batch
-    if horizon is not None and asked.warmup_samples > horizon:
-        path = "schedule.warmup_samples"
+    asked, problems = config.schedule, []
+    given = [path for path in ONE_OF[3] if getattr(asked, path.partition(".")[2])]
+    if len(given) > 1:
+        message = f"{' and '.join(given)} are given together. Keep one of them."
+        problems.append(Problem(given[-1], getattr(asked, given[-1].partition(".")[2]), message))
+    if asked.kind != "multistep":
+        return problems
+    path, milestones = "schedule.milestones", list(asked.milestones)
+    if not milestones:
         message = (
-            f"{path} = {asked.warmup_samples} is longer than the whole schedule of {horizon} samples."
-            f" Try {max(1, horizon // 20)}."
+            f"{path} is missing: schedule.kind = multistep falls at these samples. Try [10_000, 20_000]."
         )
-        return [Problem(path, asked.warmup_samples, message)]
-    return []
+        problems.append(Problem(path, milestones, message))
+    elif milestones != sorted(set(milestones)):
+        message = f"{path} = {show(milestones)} must rise: each later than the one before. Sort it."
+        problems.append(Problem(path, milestones, message))
+    return problems
 
 
 def _checkpoints(config: RunConfig) -> list[Problem]:

@@ -209,12 +209,24 @@ def _extra(view: FieldView, draft: Draft, factors: Factors, config: RunConfig | 
             words = tr("N = {steps:,} at first: effective batch {count:,}{later}")
             return words.format(count=factors.effective, later=factors.later_words(), steps=factors.steps)
         return "" if factors.steps is None else tr("N = {count:,}").format(count=factors.steps)
-    counted = path in {"schedule.warmup_samples", "schedule.samples", "run.max_samples"}
-    if (counted or path.endswith("every_samples")) and value:
+    if path in _IN_STEPS and value:
         if config is not None and config.accumulation.schedule:  # steps are not all of one size
             return tr("≈ {count:,} optimizer steps").format(count=steps_for(config, value))
         return in_steps(value, factors.effective)
     return ""
+
+
+_IN_STEPS: Final = frozenset(
+    {
+        "checkpoint.every_samples",
+        "evaluation.every_samples",
+        "run.max_samples",
+        "schedule.samples",
+        "schedule.timescale_samples",
+        "schedule.warmup_samples",
+    }
+)
+"""Counts of samples beside which the form says how many optimizer steps they are."""
 
 
 def _reading(path: str, text: str, value: object) -> str:

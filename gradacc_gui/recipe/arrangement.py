@@ -13,6 +13,7 @@ import msgspec
 
 from gradacc_gui.recipe.field_specs import FieldSpec, all_specs
 from trainer_backend.optimizer_table import keys_of_some, names_that_take
+from trainer_backend.schedule_curves import curves_that_take, keys_of_some_curves
 
 
 class Alternatives(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +48,18 @@ CHOICES: Final = (
         help="Empty: only at a stop and at the end.",
         paths=("checkpoint.every_minutes", "checkpoint.every_samples"),
         words=("minutes", "samples"),
+    ),
+    Alternatives(
+        key="warmup",
+        title="Warm-up",
+        help="",
+        paths=(
+            "schedule.warmup_samples",
+            "schedule.warmup_steps",
+            "schedule.warmup_ratio",
+            "schedule.warmup_tokens",
+        ),
+        words=("samples", "optimizer steps", "share of the run", "tokens"),
     ),
 )
 CHOICE_OF: Final[Mapping[str, Alternatives]] = {path: choice for choice in CHOICES for path in choice.paths}
@@ -137,6 +150,12 @@ BLANKS: Final[Mapping[str, str]] = {
     "optimizer.max_grad_norm": "no clipping",
     "optimizer.ema_decay": "none",
     "schedule.samples": "the run's length",
+    "schedule.warmup_samples": "none",
+    "schedule.warmup_steps": "none",
+    "schedule.warmup_ratio": "none",
+    "schedule.warmup_tokens": "none",
+    "schedule.cycles": "once down",
+    "schedule.timescale_samples": "the warm-up's length",
     "evaluation.every_samples": "never",
     "evaluation.max_samples": "all",
     "checkpoint.every_minutes": "at the end only",
@@ -146,8 +165,7 @@ BLANKS: Final[Mapping[str, str]] = {
 
 _ONLY: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     **{f"optimizer.{key}": ("optimizer.name", names_that_take(key)) for key in keys_of_some()},
-    "schedule.samples": ("schedule.kind", ("cosine", "linear")),
-    "schedule.final_ratio": ("schedule.kind", ("cosine", "linear")),
+    **{f"schedule.{key}": ("schedule.kind", curves_that_take(key)) for key in keys_of_some_curves()},
     "task.lora_rank": ("task.method", ("lora", "qlora")),
     "task.lora_alpha": ("task.method", ("lora", "qlora")),
     "task.lora_dropout": ("task.method", ("lora", "qlora")),

@@ -21,8 +21,11 @@ from trainer_backend.config import KINDS, Section
 from trainer_backend.config_check import bare, fields, metadata, section_types
 from trainer_backend.published import number_text
 
-Shape: TypeAlias = Literal["integer", "number", "text", "choice", "flag", "list", "pair", "table", "points"]
-"""list: texts; pair: a fixed number of numbers; table: free keys, as TOML; points: a list of small tables."""
+Shape: TypeAlias = Literal[
+    "integer", "number", "text", "choice", "flag", "list", "pair", "numbers", "table", "points"
+]
+"""list: texts; pair: a fixed number of numbers; numbers: as many as one likes; table: free keys, as TOML;
+points: a list of small tables."""
 
 INTEGER: Final = re.compile(r"[+-]?[0-9]+(_[0-9]+)*", re.ASCII)
 REAL: Final = re.compile(r"[+-]?([0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.ASCII | re.IGNORECASE)
@@ -178,11 +181,17 @@ def _shape(kind: inspect.Type) -> Shape:
         case inspect.TupleType():
             return "pair"
         case inspect.VarTupleType():
-            return "points" if isinstance(bare(kind.item_type), inspect.StructType) else "list"
+            return _list_shape(bare(kind.item_type))
         case inspect.DictType():
             return "table"
         case _:
             return "text"
+
+
+def _list_shape(item: inspect.Type) -> Shape:
+    if isinstance(item, inspect.StructType):
+        return "points"
+    return "numbers" if isinstance(item, inspect.IntType | inspect.FloatType) else "list"
 
 
 # ------------------------------------------------------------------------- values as text, and back
@@ -199,7 +208,7 @@ def text_of(spec: FieldSpec, value: Any) -> str:  # noqa: ANN401 - plain data
             return number_text(value)
         case "list":
             return ", ".join(_quoted(item) for item in value)
-        case "pair":
+        case "pair" | "numbers":
             return ", ".join(number_text(item) for item in value)
         case "points":
             return text_of_rows([_point_cells(spec, item) for item in value])
@@ -224,15 +233,19 @@ def value_of(spec: FieldSpec, text: str) -> Any:  # noqa: ANN401 - plain data
             return {"true": True, "false": False}.get(text, text)
         case "list":
             return _read_list(text)
-        case "pair":
-            inside = _BRACKETS.sub(r"\2", text.strip())  # as a list in TOML or Python has them
-            return [read_number(part) for part in inside.split(",")] if inside.strip() else inside.strip()
+        case "pair" | "numbers":
+            return _read_numbers(text, blank="" if spec.shape == "pair" else [])
         case "points":
             return _read_points(spec, text)
         case "table":
             return read_table(text)
         case _:
             return text
+
+
+def _read_numbers(text: str, *, blank: str | list[int]) -> Any:  # noqa: ANN401 - plain data
+    inside = _BRACKETS.sub(r"\2", text.strip())  # as a list in TOML or Python has them
+    return [_read_count(part) for part in inside.split(",")] if inside.strip() else blank
 
 
 LARGEST_EXACT: Final = 2.0**53

@@ -88,7 +88,7 @@ def field_path(path: str, specs: Mapping[str, FieldSpec]) -> str:
 
 def _example(spec: FieldSpec) -> str:
     """A value that is right: what a run has that says nothing."""
-    if spec.shape in ("choice", "flag", "points", "table", "list") or spec.suggestions:
+    if spec.shape in ("choice", "flag", "points", "table", "list", "numbers") or spec.suggestions:
         return ""
     section = getattr(RunConfig(), spec.section)
     value = getattr(section, spec.name, spec.default)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gradacc_gui.words import warning
 from tests.support.trainers import events, make_probe, run_here, set_recipe
 from trainer_backend.protocol import (
     AccumulationChanged,
@@ -17,6 +18,7 @@ from trainer_backend.protocol import (
     RunFailed,
     RunFinished,
     SettingChanged,
+    Warned,
 )
 from trainer_backend.run_directory import RunDirectory, checkpoints_in
 
@@ -240,6 +242,18 @@ def _expected(kind: str, samples: int, warmup: int) -> float:
     import math
 
     return {"constant": 1.0, "linear": 1 - done, "cosine": 0.5 + 0.5 * math.cos(math.pi * done)}[kind]
+
+
+def test_a_run_shorter_than_its_warm_up_is_warned_about_and_trains(tmp_path: Path) -> None:
+    """A trial of a few steps is what people do with a recipe first."""
+    run = make_probe(
+        tmp_path, {"run": {"max_optimizer_steps": 2}}, {"schedule": {"kind": "cosine", "warmup_steps": 5}}
+    )
+    assert run_here(run) == 0
+    (warned,) = [event for event in events(run, Warned) if event.code == "warmup-longer-than-run"]
+    assert warned.values == {"warmup": 20, "horizon": 8}
+    assert "20 samples" in warning(warned)
+    assert [step.learning_rate for step in events(run, OptimizerStepMeasured)] == [0.2, 0.4]
 
 
 def test_a_horizon_that_nobody_knows_is_asked_for(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from trainer_backend.kinds.fields import LoaderWorkers, Shuffle
-from trainer_backend.section import Fraction, Section
+from trainer_backend.kinds.fields import HeldOut, LoaderWorkers, Shuffle
+from trainer_backend.section import Section
 
 
 class CausalLMTask(Section, frozen=True, kw_only=True):
@@ -186,7 +186,8 @@ class CausalLMData(Section, frozen=True, kw_only=True):
         Meta(title="Validation data", description="Empty: a share is held out.", extra={"path": "any"}),
     ] = ""
     validation_fraction: Annotated[
-        Fraction, Meta(title="Held out", description="Share of the samples, when no file is given.")
+        HeldOut,
+        Meta(title="Held out", description="Share of the samples, when no file is given; 0: none."),
     ] = 0.05
     messages_field: Annotated[
         str,

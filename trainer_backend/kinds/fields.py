@@ -24,6 +24,8 @@ BatchNorm: TypeAlias = Annotated[
         "freeze: no statistics of this data; group-norm: replaced, exact.",
     ),
 ]
+HeldOut: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
+"""The share that is kept for validation."""
 BrokenImages: TypeAlias = Annotated[
     Literal["stop", "skip"],
     Meta(

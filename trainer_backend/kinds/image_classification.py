@@ -11,6 +11,7 @@ from trainer_backend.kinds.fields import (
     BrokenImages,
     Channels,
     ChannelValues,
+    HeldOut,
     LoaderWorkers,
     MaxMegapixels,
     NoData,
@@ -18,7 +19,7 @@ from trainer_backend.kinds.fields import (
     Shuffle,
     ValueRange,
 )
-from trainer_backend.section import Fraction, Section
+from trainer_backend.section import Section
 
 
 class ImageClassificationTask(Section, frozen=True, kw_only=True):
@@ -94,7 +95,8 @@ class ImageClassificationData(Section, frozen=True, kw_only=True):
         ),
     ] = ""
     validation_fraction: Annotated[
-        Fraction, Meta(title="Held out", description="Share of each class, when nothing is given.")
+        HeldOut,
+        Meta(title="Held out", description="Share of each class, when nothing is given; 0: none."),
     ] = 0.2
     value_range: ValueRange = None
     page: Page = None

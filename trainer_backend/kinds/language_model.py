@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from trainer_backend.kinds.fields import LoaderWorkers, Shuffle
+from trainer_backend.kinds.fields import HeldOut, LoaderWorkers, Shuffle
 from trainer_backend.section import Section
 
 
@@ -53,7 +53,7 @@ class LanguageModelData(Section, frozen=True, kw_only=True):
         "*.py, *.txt, *.md, *.rst, *.tex, *.html, *.csv, *.json, *.jsonl, *.c, *.h, *.cpp, *.js, *.ts, *.rs"
     )
     validation_fraction: Annotated[
-        float, Meta(title="Held out", description="Share of the text, by file.", gt=0, lt=1)
+        HeldOut, Meta(title="Held out", description="Share of the text, by file; 0: none.")
     ] = 0.05
     shuffle: Shuffle = True
     num_workers: LoaderWorkers = 0

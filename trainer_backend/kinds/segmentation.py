@@ -11,6 +11,7 @@ from trainer_backend.kinds.fields import (
     BrokenImages,
     Channels,
     ChannelValues,
+    HeldOut,
     LoaderWorkers,
     MaxMegapixels,
     NoData,
@@ -18,7 +19,7 @@ from trainer_backend.kinds.fields import (
     Shuffle,
     ValueRange,
 )
-from trainer_backend.section import Fraction, Section
+from trainer_backend.section import Section
 
 
 class SegmentationTask(Section, frozen=True, kw_only=True):
@@ -183,7 +184,8 @@ class SegmentationData(Section, frozen=True, kw_only=True):
         str, Meta(title="Validation masks", description="With validation images.", extra={"path": "folder"})
     ] = ""
     validation_fraction: Annotated[
-        Fraction, Meta(title="Held out", description="Share of the images, when no folder is given.")
+        HeldOut,
+        Meta(title="Held out", description="Share of the images, when no folder is given; 0: none."),
     ] = 0.2
     value_range: ValueRange = None
     page: Page = None

@@ -22,9 +22,12 @@ from trainer_backend.protocol import (
     Event,
     MicroBatchMeasured,
     PhaseEntered,
+    Scalar,
     Warned,
 )
 from trainer_backend.recipe import Recipe
+from trainer_backend.schedule import horizon_of, schedule_of
+from trainer_backend.schedule_curves import Schedule
 from trainer_backend.settings import Settings, settings_of
 from trainer_backend.tasks import Task
 from trainer_backend.tasks.making import (
@@ -38,7 +41,6 @@ from trainer_backend.tasks.making import (
 )
 from trainer_backend.trainer.devices import apply_process_settings, choose_device, choose_precision, describe
 from trainer_backend.trainer.evaluation import Evaluator, undisturbed
-from trainer_backend.trainer.schedule import Schedule, horizon_of, schedule_of
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -88,7 +90,12 @@ def assemble(
     task = make_task(recipe, lambda code, values: put(Warned(code=code, values=values)))
     datasets = datasets_of(task)
     stream = _stream(config, task, datasets.train, device)
-    schedule = schedule_of(config, horizon_of(config, stream.samples_per_epoch))
+    horizon = horizon_of(config, stream.samples_per_epoch)
+    schedule = schedule_of(config, horizon)
+
+    if horizon is not None and schedule.warmup_samples > horizon:
+        lengths: dict[str, Scalar] = {"warmup": schedule.warmup_samples, "horizon": horizon}
+        put(Warned(code="warmup-longer-than-run", values=lengths))
 
     put(PhaseEntered(phase="building-model"))
     _seed(config.run.seed)  # the same weights, whatever the data needed

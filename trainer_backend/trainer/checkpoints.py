@@ -10,6 +10,7 @@ import msgspec
 from trainer_backend.config import CheckpointSection
 from trainer_backend.protocol import AnyEvent, CheckpointSaved, PhaseEntered, Scalar, Warned
 from trainer_backend.run_directory import RunDirectory, checkpoints_in
+from trainer_backend.schedule import schedule_of
 from trainer_backend.settings import KEYS, Settings, settings_of
 from trainer_backend.trainer import checkpoint
 from trainer_backend.trainer.assembly import Parts
@@ -145,7 +146,7 @@ class Checkpoints:
     def _take_up(self, parts: Parts, step: int, saved: checkpoint.Saved) -> Standing:
         standing = put_back(parts.accumulator, saved)
         parts.stream.position = standing.position
-        parts.schedule = msgspec.structs.replace(parts.schedule, horizon_samples=standing.horizon_samples)
+        parts.schedule = schedule_of(parts.config, standing.horizon_samples)
         parts.settings = standing.settings
         engine = parts.accumulator
         engine.max_grad_norm = standing.settings.max_grad_norm

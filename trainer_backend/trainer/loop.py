@@ -113,7 +113,7 @@ class Loop:
 
     def _set_learning_rate(self, totals: WindowTotals) -> None:
         """The learning rate of a window is that at its end, on the sample clock."""
-        ratio = self._parts.schedule.ratio(totals.samples_seen)
+        ratio = self._parts.schedule.ratio(totals.samples_seen, totals.tokens_seen)
         peak = self.settings.learning_rate
         assert peak is not None  # unknown only where a loop is not ours
         self._learning_rate = peak * ratio

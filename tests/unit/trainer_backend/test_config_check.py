@@ -70,7 +70,6 @@ def test_an_unknown_name_gets_the_nearest_known_one(data: dict[str, Any], near: 
         ({"run": RUN, "accumulation": {}}, "gradient_accumulation_steps is missing"),
         ({"run": RUN, "accumulation": STEPS | {"effective_batch_size": 32}}, "both given"),
         ({"run": RUN, "accumulation": {"micro_batch_size": 3, "effective_batch_size": 32}}, "Try 30 or 33"),
-        ({"run": RUN, "accumulation": STEPS, "schedule": {"warmup_samples": 321}}, "longer than the whole"),
         ({"run": RUN, "checkpoint": {"every_samples": 1, "every_minutes": 1}}, "both given"),
         ({"run": RUN, "optimizer": {"nesterov": True}}, "needs optimizer.momentum"),
         ({"run": RUN, "task": {"width": 10, "heads": 4}}, "Try 12"),

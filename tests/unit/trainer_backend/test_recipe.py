@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomlkit
 
 from trainer_backend import recipe as recipe_module
 from trainer_backend.__main__ import main
-from trainer_backend.config_check import check
+from trainer_backend.config import RunConfig
+from trainer_backend.config_check import Problem, check
 from trainer_backend.errors import UsageError
 from trainer_backend.recipe import (
     Recipe,
@@ -191,10 +193,17 @@ def test_a_recipe_is_checked_once_on_its_way_into_a_run(
     """The run's directory gets what was checked, and the trainer takes that."""
     checks: list[object] = []
     given: list[Recipe] = []
-    monkeypatch.setattr(recipe_module, "check", lambda data: checks.append(data) or check(data))
-    monkeypatch.setattr(
-        "trainer_backend.trainer.attempt.run_attempt", lambda _run, recipe, **_how: given.append(recipe) or 0
-    )
+
+    def counted(data: dict[str, Any]) -> RunConfig | list[Problem]:
+        checks.append(data)
+        return check(data)
+
+    def attempt(_run: RunDirectory, recipe: Recipe, **_how: object) -> int:
+        given.append(recipe)
+        return 0
+
+    monkeypatch.setattr(recipe_module, "check", counted)
+    monkeypatch.setattr("trainer_backend.trainer.attempt.run_attempt", attempt)
     assert main(["run", str(recipe_path)]) == 0
     assert len(checks) == 1
     written = RunDirectory(all_runs()[0].path).recipe()

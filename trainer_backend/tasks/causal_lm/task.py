@@ -99,6 +99,8 @@ class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
         if self.data.validation_path:
             validation = self._read(encoder, self.data.validation_path, "data.validation_path", "validation")
             return Datasets(train=self._items(train), validation=self._items(validation))
+        if not self.data.validation_fraction:
+            return Datasets(train=self._items(train))
         if len(train) < 2:
             self.warn("no-validation-data", {"samples": len(train)})
             return Datasets(train=self._items(train))

@@ -19,7 +19,7 @@ from trainer_backend.recipe import parse_document, recipe_from_document
 
 N = "accumulation.gradient_accumulation_steps"
 BATCH = "accumulation.effective_batch_size"
-LENGTH, ACCUMULATION, CHECKPOINT = CHOICES
+LENGTH, ACCUMULATION, _CHECKPOINT, WARM_UP = CHOICES
 
 
 def draft_of(text: str) -> Draft:
@@ -272,3 +272,22 @@ def test_a_wrong_pair_is_told_in_one_sentence(draft: Draft, text: str) -> None:
     assert faults_of(draft)["optimizer.betas"] == (
         "Enter 2 numbers separated by a comma, each from 0 to below 1: 0.9, 0.95."
     )
+
+
+def test_a_warm_up_is_counted_in_what_a_person_chooses(draft: Draft) -> None:
+    """Samples, steps, a share or tokens: the recipe has one of them."""
+    draft.set_text("schedule.warmup_samples", "640")
+    draft.choose(WARM_UP, "schedule.warmup_ratio")
+    draft.set_text("schedule.warmup_ratio", "0.03")
+    schedule = draft.recipe().config.schedule
+    assert (schedule.warmup_samples, schedule.warmup_ratio) == (None, 0.03)
+
+
+def test_milestones_are_typed_as_numbers(draft: Draft) -> None:
+    """Separated by commas, in brackets or not."""
+    draft.set_text("schedule.kind", "multistep")
+    for text in ("1_000, 2e3", "[1000, 2000]"):
+        draft.set_text("schedule.milestones", text)
+        assert draft.recipe().config.schedule.milestones == (1000, 2000)
+    draft.set_text("schedule.milestones", "1000, x")
+    assert not isinstance(draft.check(), RunConfig)

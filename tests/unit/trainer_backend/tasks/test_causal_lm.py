@@ -235,6 +235,13 @@ def test_one_sample_trains_and_nothing_is_held_out(folder: Path) -> None:
     assert warned == [("no-validation-data", {"samples": 1})]
 
 
+def test_a_fraction_of_nothing_is_no_validation(folder: Path) -> None:
+    """As people mean by val_size = 0: everything is trained on, and nothing is to be said."""
+    warned: list[Any] = []
+    found = make(folder, data={"validation_fraction": 0}, warned=warned).datasets()
+    assert (len(found.train), found.validation, warned) == (len(SAMPLES), None, [])
+
+
 def test_text_files_are_samples_of_plain_text(folder: Path) -> None:
     """A folder of them; every token but the first is learnt."""
     (folder / "books").mkdir()

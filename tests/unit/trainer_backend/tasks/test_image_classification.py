@@ -94,6 +94,12 @@ def test_the_confusion_matrix_counts_every_image_once(folder: Path, tmp_path: Pa
         assert sum(int(cell) for row in rows[1:] for cell in row[1:]) == len(validation)
 
 
+def test_a_fraction_of_nothing_is_no_validation(folder: Path) -> None:
+    """Every image is trained on."""
+    found = make(folder, data={"validation_fraction": 0}).datasets()
+    assert (len(found.train), found.validation) == (120, None)
+
+
 def test_every_class_is_held_out_alike(folder: Path) -> None:
     """A fifth of twelve is two."""
     task = make(folder)

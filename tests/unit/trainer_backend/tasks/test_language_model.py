@@ -97,6 +97,17 @@ def test_one_file_alone_is_split_near_its_end(tmp_path: Path) -> None:
     assert (len(train), validation[0]) == (90, 90)
 
 
+@pytest.mark.parametrize("files", [1, 3])
+def test_a_fraction_of_nothing_is_no_validation(tmp_path: Path, files: int) -> None:
+    """Every byte is trained on."""
+    for number in range(files):
+        (tmp_path / f"{number}.txt").write_text("x" * 90, encoding="utf-8")
+    data = LanguageModelData(path=".", validation_fraction=0)
+    found = LanguageModel(SMALL, data, folder=tmp_path).datasets()
+    assert found.validation is None
+    assert len(found.train) * 8 >= 90 * files - 8
+
+
 def test_the_standard_library_is_megabytes_without_tests(tmp_path: Path) -> None:
     """Every machine has it."""
     train, validation = split_texts(None, LanguageModelData())

@@ -300,6 +300,14 @@ def test_paths_may_start_at_the_home_folder(
         make(folder, data={"images": "~nobody-of-that-name/images"}).datasets()
 
 
+def test_a_fraction_of_nothing_is_no_validation(tmp_path: Path) -> None:
+    """Every image is trained on."""
+    write_scenes(tmp_path, count=2)
+    warned: list[Any] = []
+    found = make(tmp_path, data={"validation_fraction": 0}, warned=warned).datasets()
+    assert (len(found.train), found.validation, warned) == (18, None, [])
+
+
 def test_one_image_trains_and_nothing_is_held_out(tmp_path: Path) -> None:
     """And that is said; no image at all is refused."""
     write_scenes(tmp_path, count=1)
