@@ -212,7 +212,7 @@ class OptimizerSection(Section, frozen=True, kw_only=True):
 
     name: Annotated[
         OptimizerName,
-        Meta(title="Optimizer", description="Fused where the device has it."),
+        Meta(title="Optimizer", description="One update a window; fused where the device has it."),
     ] = "adamw"
     learning_rate: Annotated[
         float, Meta(title="Learning rate", description="Peak, after warm-up.", ge=0, le=1e6)
@@ -249,6 +249,14 @@ class OptimizerSection(Section, frozen=True, kw_only=True):
         Meta(
             title="Clip gradient norm",
             description="After averaging over the window, before the step; empty is no clipping.",
+        ),
+    ] = None
+    clip_value: Annotated[
+        Positive | None,
+        Meta(
+            title="Clip gradient values",
+            description="Largest size of one number of the averaged gradient, after its norm was clipped.",
+            extra={"advanced": True},
         ),
     ] = None
     ema_decay: Annotated[

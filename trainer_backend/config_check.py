@@ -17,6 +17,7 @@ import msgspec
 from msgspec import inspect
 
 from trainer_backend.config import KINDS, RunConfig, Section
+from trainer_backend.optimizer_table import OPTIMIZERS
 
 RECIPE_VERSION: Final = 1
 RENAMED: Final[dict[str, str]] = {
@@ -431,6 +432,12 @@ def _kind_rules(config: RunConfig) -> list[Problem]:
     if optimizer.nesterov and not optimizer.momentum:
         message = "optimizer.nesterov = true needs optimizer.momentum above 0. Try 0.9."
         problems.append(Problem("optimizer.nesterov", True, message))
+    if OPTIMIZERS[optimizer.name].averages and optimizer.ema_decay is not None:
+        message = (
+            f"optimizer.ema_decay = {optimizer.ema_decay} averages weights that optimizer.name ="
+            f" {optimizer.name} averages itself. Take optimizer.ema_decay away."
+        )
+        problems.append(Problem("optimizer.ema_decay", optimizer.ema_decay, message))
     width, heads = getattr(config.task, "width", 0), getattr(config.task, "heads", 1)
     if width % heads:
         path = "task.width"

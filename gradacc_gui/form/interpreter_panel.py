@@ -24,6 +24,7 @@ from gradacc_gui.widgets.parts import Panel, button, label, put
 from gradacc_gui.words import tr
 from trainer_backend.errors import GradaccError
 from trainer_backend.kinds import KINDS
+from trainer_backend.optimizer_table import OPTIMIZERS
 
 BROWSE: Final = "browse"
 POLL_MS: Final = 40
@@ -113,6 +114,15 @@ class InterpreterPanel(Panel):
                 return tuple(name for name in KINDS[kind].requires if not known.modules.get(name, False))
             case _:
                 return ()
+
+    def package_for(self, optimizer: str) -> str:
+        """What an optimizer needs and the chosen interpreter does not have; empty: it has all."""
+        row = OPTIMIZERS.get(optimizer)
+        match self.answer:
+            case (Interpreter() as known, _) if row is not None and row.module:
+                return "" if known.modules.get(row.module, False) else row.package
+            case _:
+                return ""
 
     def install_command(self, kind: str) -> str:
         """What a person types to get a kind's libraries into the chosen interpreter."""
@@ -280,7 +290,8 @@ def _each_once(paths: Iterable[str]) -> list[str]:
 
 
 def _probe(path: str) -> ProbeAnswer:
-    modules = sorted({name for kind in KINDS.values() for name in kind.requires})
+    needed = {name for kind in KINDS.values() for name in kind.requires}
+    modules = sorted(needed | {row.module for row in OPTIMIZERS.values() if row.module})
     try:
         known = found.probe(path, modules=modules)
         return known, found.installs(known)

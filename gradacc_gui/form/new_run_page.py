@@ -244,6 +244,10 @@ class FormPage(QWidget):
         self.fields.grey_kinds(reasons)
         if reasons[self.draft.kind]:
             self._faults = {"task.kind": reasons[self.draft.kind], **self._faults}
+        if package := self.interpreter.package_for(self.draft.text("optimizer.name")):
+            words = tr("{names} not installed in the chosen interpreter. Run: {command}")
+            command = f'"{self.interpreter.interpreter}" -m pip install {package}'
+            self._faults = {"optimizer.name": words.format(names=package, command=command), **self._faults}
 
     def _why_not(self, kind: str) -> str:
         missing = self.interpreter.lacks(kind)

@@ -149,6 +149,7 @@ BLANKS: Final[Mapping[str, str]] = {
     "run.name": "the recipe's name",
     "optimizer.max_grad_norm": "no clipping",
     "optimizer.ema_decay": "none",
+    "optimizer.clip_value": "no clipping",
     "schedule.samples": "the run's length",
     "schedule.warmup_samples": "none",
     "schedule.warmup_steps": "none",

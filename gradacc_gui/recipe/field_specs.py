@@ -19,7 +19,9 @@ from msgspec import inspect
 
 from trainer_backend.config import KINDS, Section
 from trainer_backend.config_check import bare, fields, metadata, section_types
+from trainer_backend.optimizer_table import OPTIMIZERS
 from trainer_backend.published import number_text
+from trainer_backend.schedule_curves import CURVES
 
 Shape: TypeAlias = Literal[
     "integer", "number", "text", "choice", "flag", "list", "pair", "numbers", "table", "points"
@@ -128,6 +130,13 @@ def kind_spec() -> FieldSpec:
     )
 
 
+_WORDS: Final = {
+    "optimizer.name": tuple(row.label for row in OPTIMIZERS.values()),
+    "schedule.kind": tuple(curve.title for curve in CURVES.values()),
+}
+"""What the choices of a table are called."""
+
+
 def _spec(path: str, field: inspect.Field, values: tuple[str | int, ...] = ()) -> FieldSpec:
     title, text, extra, examples = metadata(field.type)
     kind = bare(field.type)
@@ -147,6 +156,7 @@ def _spec(path: str, field: inspect.Field, values: tuple[str | int, ...] = ()) -
         default=_default(field),
         choices=tuple(map(str, values)) if isinstance(kind, inspect.LiteralType) else (),
         values=values if isinstance(kind, inspect.LiteralType) else (),
+        words=_WORDS.get(path, ()),
         suggestions=tuple(map(str, examples)) if len(examples) > 1 else (),
         browse=extra.get("path", ""),
         instead=extra.get("instead", ""),

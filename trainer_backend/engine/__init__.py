@@ -28,6 +28,7 @@ from trainer_backend.engine.compilation import compile_model
 from trainer_backend.engine.inspection import inspect_loss, inspect_model, suggested_momentum
 from trainer_backend.engine.optimizer_step import StepOutOfMemory
 from trainer_backend.engine.optimizers import (
+    embeddings_of,
     load_optimizer_state,
     make_optimizer,
     optimizer_state,
@@ -51,6 +52,7 @@ __all__ = [
     "auxiliary",
     "checkpoint_modules",
     "compile_model",
+    "embeddings_of",
     "graphs_compiled",
     "inspect_loss",
     "inspect_model",

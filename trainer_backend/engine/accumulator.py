@@ -48,6 +48,7 @@ class Accumulator:
     `weights(batch)`, `split(batch, parts)`, `count(batch)`. `max_grad_norm`, `micro_batch_ceiling`
     (samples; None: no limit known) and `non_finite` may be set between windows.
 
+    clip_value       cut each number of the mean gradient to this size, after clipping its norm
     snapshot_step    copy parameters and state before each step of an optimizer that is not fused, so
                      that running out of memory inside it can be undone
     own_gradients    copy each window's first gradients: needed under CUDA-graph trees
@@ -70,6 +71,7 @@ class Accumulator:
         split: Split | None = None,
         count: CountSamples | None = None,
         max_grad_norm: float | None = None,
+        clip_value: float | None = None,
         precision: Precision = "fp32",
         device: torch.device | str | None = None,
         non_finite: NonFinite = "skip",
@@ -109,6 +111,7 @@ class Accumulator:
         self._optimizer_step = OptimizerStep(
             optimizer, snapshot=snapshot_step, prepared=prepare_state(optimizer)
         )
+        self._optimizer_step.clip_value = clip_value
         self._ranks = Ranks(process_group, self.device)
         self._passes = Passes(
             model, optimizer, loss, device=self.device, autocast=autocast(precision, self.device),

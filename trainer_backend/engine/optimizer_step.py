@@ -35,6 +35,8 @@ class OptimizerStep:
         self._snapshot = snapshot and not self.fused
         self._first = not self.fused and not prepared
         self._scale: torch.Tensor | None = None
+        self.clip_value: float | None = None
+        """Each number of the mean gradient is cut to this size, after the norm was clipped."""
 
     def step(self, gradients: Sequence[torch.Tensor], factor: float) -> bool:
         """Multiply the gradients by `factor` and step. True when memory ran out on the way (and was found).
@@ -47,7 +49,13 @@ class OptimizerStep:
             return False
         if factor != 1.0:
             multiply_each(list(gradients), factor)
+        self._clip_values(gradients)
         return self._step_guarded()
+
+    def _clip_values(self, gradients: Sequence[torch.Tensor]) -> None:
+        if self.clip_value is not None:
+            for gradient in gradients:
+                gradient.clamp_(-self.clip_value, self.clip_value)  # NaN stays NaN
 
     def step_where(
         self, applied: torch.Tensor, gradients: Sequence[torch.Tensor], factor: torch.Tensor
@@ -59,15 +67,20 @@ class OptimizerStep:
         self.optimizer.found_inf = (~applied).float()  # type: ignore[attr-defined]
         if any(gradient.dtype == torch.float64 for gradient in gradients):
             multiply_each(list(gradients), factor.double())
+        elif self.clip_value is not None:
+            multiply_each(list(gradients), factor.float())
         else:
             self.optimizer.grad_scale = (1.0 / factor.double()).float()  # type: ignore[attr-defined]
+        self._clip_values(gradients)
         try:
             self.optimizer.step()
         finally:
             self.optimizer.grad_scale = self.optimizer.found_inf = None  # type: ignore[attr-defined]
 
     def _takes_scale(self, gradients: Sequence[torch.Tensor], factor: float) -> bool:
-        if not self.fused or factor == 1.0 or not _SCALE_RANGE[0] < factor < _SCALE_RANGE[1]:
+        if not self.fused or factor == 1.0 or self.clip_value is not None:
+            return False
+        if not _SCALE_RANGE[0] < factor < _SCALE_RANGE[1]:
             return False
         return all(gradient.dtype == torch.float32 for gradient in gradients)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 import torch
 
-from trainer_backend.errors import GradaccError
-from trainer_backend.optimizer_table import OPTIMIZERS, keywords
+from trainer_backend.errors import GradaccError, UsageError
+from trainer_backend.optimizer_table import OPTIMIZERS, OptimizerRow, keywords
 
 _FUSED_DEVICES: Final = ("cpu", "cuda", "mps")
 _FUSED_SCALE: Final = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
@@ -38,7 +39,7 @@ def parameter_groups(
     return [group for group in groups if group["params"]]
 
 
-def make_optimizer(
+def make_optimizer(  # noqa: PLR0913 - what a recipe has, by name
     name: str,
     groups: Iterable[torch.nn.Parameter] | list[dict[str, Any]],
     *,
@@ -48,23 +49,56 @@ def make_optimizer(
     momentum: float = 0.0,
     nesterov: bool = False,
     weight_decay: float = 0.0,
+    embeddings: Collection[torch.nn.Parameter] = (),
 ) -> torch.optim.Optimizer:
     """One of `OPTIMIZERS`, fused where the device has it. `weight_decay` is for groups without one.
 
-    What the named one does not take is left out.
+    What the named one does not take is left out. `embeddings`: parameters that are tables, no matrices
+    (`embeddings_of`). Raises UsageError where its package is missing, or it does not run on this device.
     """
     listed: list[Any] = list(groups)
     first: torch.Tensor = listed[0]["params"][0] if isinstance(listed[0], dict) else listed[0]
     row = OPTIMIZERS[name]
     given = {"betas": betas, "eps": eps, "momentum": momentum, "nesterov": nesterov}
-    how: dict[str, Any] = {}
+    if row.needs_cuda and first.device.type != "cuda":
+        others = ", ".join(other for other, its in OPTIMIZERS.items() if not its.needs_cuda)
+        message = (
+            f"optimizer.name = {name} runs on CUDA devices only; this run's device is {first.device.type}."
+            f" Choose one of {others}."
+        )
+        raise UsageError(message)
+    how = keywords(name, given)
     if row.found_inf:
-        how = {"fused": True} if first.device.type in _FUSED_DEVICES else {"foreach": True}
-    module, _, maker = row.maker.partition(":")
-    made: torch.optim.Optimizer = getattr(importlib.import_module(module), maker)(
-        listed, lr=learning_rate, weight_decay=weight_decay, **keywords(name, given), **how
+        how |= {"fused": True} if first.device.type in _FUSED_DEVICES else {"foreach": True}
+    if row.takes_embeddings:
+        how["embeddings"] = embeddings
+    made: torch.optim.Optimizer = _maker(name, row)(
+        listed, lr=learning_rate, weight_decay=weight_decay, **how
     )
     return made
+
+
+def _maker(name: str, row: OptimizerRow) -> Callable[..., Any]:
+    module, _, maker = row.maker.partition(":")
+    try:
+        found: Callable[..., Any] = getattr(importlib.import_module(module), maker)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != row.module:
+            raise  # something of its own is missing
+        message = (
+            f"optimizer.name = {name} needs {row.package}, which is not installed in {sys.executable}."
+            f" Run: {sys.executable} -m pip install {row.package}"
+        )
+        raise UsageError(message) from error
+    return found
+
+
+def embeddings_of(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """The parameters that are tables: of embeddings, what is tied to one, and transformers' output head."""
+    tables = [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
+    found = [parameter for table in tables for parameter in table.parameters()]
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    return found + ([] if head is None else list(head.parameters()))
 
 
 def is_fused(optimizer: torch.optim.Optimizer) -> bool:
@@ -109,16 +143,32 @@ def _adam_state(parameter: torch.Tensor, group: dict[str, Any]) -> dict[str, tor
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """State for a checkpoint without pickle: tensors by name "state.<parameter>.<key>", and plain values."""
+    """State for a checkpoint without pickle: tensors by name, and plain values.
+
+    Names are "state.<parameter>.<key>", and "group.<i>.<key>" where an optimizer counts steps in a group.
+    """
     state = optimizer.state_dict()
     tensors: dict[str, torch.Tensor] = {}
     plain: dict[str, Any] = {}
     for index, entries in state["state"].items():
-        for key, value in entries.items():
+        for key, value in _flat(entries).items():
             target = tensors if isinstance(value, torch.Tensor) else plain
             target[f"state.{index}.{key}"] = value
-    groups = [dict(group) for group in state["param_groups"]]
+    groups = []
+    for number, group in enumerate(state["param_groups"]):
+        found = {key: value for key, value in group.items() if isinstance(value, torch.Tensor)}
+        tensors |= {f"group.{number}.{key}": value for key, value in found.items()}
+        groups.append({key: value for key, value in group.items() if key not in found})
     return tensors, {"state": plain, "groups": groups}
+
+
+def _flat(entries: dict[str, Any]) -> dict[str, Any]:
+    """One parameter's state without tables in it: bitsandbytes wraps its codes in one, and takes both."""
+    inner = [value for value in entries.values() if isinstance(value, dict)]
+    flat = {key: value for key, value in entries.items() if not isinstance(value, dict)}
+    for table in inner:
+        flat |= table
+    return flat
 
 
 def load_optimizer_state(
@@ -126,14 +176,17 @@ def load_optimizer_state(
 ) -> None:
     """Undo `optimizer_state`. Raises `GradaccError` when the groups do not fit."""
     state: dict[int, dict[str, Any]] = {}
-    for name, value in (tensors | plain["state"]).items():
-        _, index, key = name.split(".", 2)
-        state.setdefault(int(index), {})[key] = value
     groups = [
-        {key: tuple(value) if isinstance(value, list) and key == "betas" else value
+        {key: tuple(value) if isinstance(value, list) and key != "params" else value  # JSON has no tuples
          for key, value in group.items()}
         for group in plain["groups"]
     ]  # fmt: skip
+    for name, value in (tensors | plain["state"]).items():
+        where, index, key = name.split(".", 2)
+        if where == "group":
+            groups[int(index)][key] = value
+        else:
+            state.setdefault(int(index), {})[key] = value
     try:
         optimizer.load_state_dict({"state": state, "param_groups": groups})
     except ValueError as error:

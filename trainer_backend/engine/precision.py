@@ -34,6 +34,9 @@ class Masters:
         self.of: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
         self._hooks: list[Any] = []
         for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if not optimizer.state.get(parameter):
+                    optimizer.state.pop(parameter, None)  # an empty entry, made by looking
             group["params"] = [self._adopted(parameter) for parameter in group["params"]]
         self._halves: list[torch.Tensor] = [half.data for half in self.of]
         self._masters: list[torch.Tensor] = [master.data for master in self.of.values()]

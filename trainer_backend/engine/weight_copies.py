@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -25,7 +25,10 @@ class WeightCopies:
         ema_decay: float | None,
     ) -> None:
         self._model = model
+        self._optimizer = optimizer
         self.masters = Masters(optimizer) if gradient_dtype == "fp32" else None
+        if _averages(optimizer):
+            optimizer.train()  # type: ignore[attr-defined]  # it refuses to step until it is told
         full = {name: leaf.detach() for name, leaf in self.named_leaves()}
         self.average = None if ema_decay is None else WeightAverage(full, ema_decay)
 
@@ -49,12 +52,39 @@ class WeightCopies:
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
-        """Inside, the model holds the average, where there is one."""
+        """Inside, the model holds the average, where there is one: the engine's, or the optimizer's own."""
+        if _averages(self._optimizer):
+            with self._swapped_by_optimizer():
+                yield
+            return
         if self.average is None:
             yield
             return
         with self.average.swapped_in(dict(self._model.named_parameters())):
             yield
+
+    @contextlib.contextmanager
+    def _swapped_by_optimizer(self) -> Iterator[None]:
+        """A schedule-free optimizer's `eval()`; its `train()` would come back with other last bits."""
+        optimizer: Any = self._optimizer
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        trained = [parameter.detach().clone() for parameter in parameters]
+        modes = [group["train_mode"] for group in optimizer.param_groups]
+        optimizer.eval()
+        self._write_back()
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for parameter, copy in zip(parameters, trained, strict=True):
+                    parameter.copy_(copy)
+            for group, mode in zip(optimizer.param_groups, modes, strict=True):
+                group["train_mode"] = mode
+            self._write_back()
+
+    def _write_back(self) -> None:
+        if self.masters is not None:
+            self.masters.write_back()
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """For a checkpoint: "master.<name>" and "ema.<name>"."""
@@ -80,3 +110,8 @@ class WeightCopies:
         with torch.no_grad():
             for name, tensor in expected.items():
                 tensor.copy_(tensors[name])
+
+
+def _averages(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it keeps an average of the weights itself, as those of the library schedulefree do."""
+    return all("train_mode" in group for group in optimizer.param_groups)

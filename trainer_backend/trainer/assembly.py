@@ -12,7 +12,14 @@ import torch
 
 from trainer_backend.config import RunConfig
 from trainer_backend.data.stream import Stream, make_stream
-from trainer_backend.engine import Accumulator, compile_model, inspect_loss, inspect_model, make_optimizer
+from trainer_backend.engine import (
+    Accumulator,
+    compile_model,
+    embeddings_of,
+    inspect_loss,
+    inspect_model,
+    make_optimizer,
+)
 from trainer_backend.engine.memory import free, is_out_of_memory
 from trainer_backend.engine.precision import Precision
 from trainer_backend.errors import UsageError
@@ -159,6 +166,7 @@ def _optimizer(config: RunConfig, task: Task, model: torch.nn.Module) -> torch.o
         eps=asked.eps,
         momentum=asked.momentum,
         nesterov=asked.nesterov,
+        embeddings=embeddings_of(model),
     )
 
 
@@ -180,6 +188,7 @@ def _accumulator(  # noqa: PLR0917 - all of it is handed on
         split=method(task, "split"),
         count=batch_counter(task),
         max_grad_norm=config.optimizer.max_grad_norm,
+        clip_value=config.optimizer.clip_value,
         precision=precision,
         device=device,
         non_finite=config.accumulation.non_finite,

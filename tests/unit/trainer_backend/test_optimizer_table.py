@@ -52,4 +52,19 @@ def test_a_field_is_shown_beside_the_optimizers_that_take_it(name: str) -> None:
 def test_beta2_is_a_setting_of_the_optimizers_that_have_one(name: str) -> None:
     """A command to scale it is offered for these only."""
     beta2 = settings_of(checked({"name": name, "betas": [0.8, 0.7]})).beta2
-    assert beta2 == (0.7 if "betas" in OPTIMIZERS[name].keys else None)
+    has_one = name in {"adamw", "muon", "adamw-8bit", "paged-adamw-8bit", "schedule-free", "lamb"}
+    assert beta2 == (0.7 if has_one else None)  # Lion's second beta is of its first moment
+
+
+def test_two_averages_of_the_weights_are_refused() -> None:
+    """An optimizer that averages them itself is what an evaluation takes."""
+    problems = check(LENGTH | {"optimizer": {"name": "schedule-free", "ema_decay": 0.99}})
+    assert isinstance(problems, list)
+    assert "Take optimizer.ema_decay away" in problems[0].message
+
+
+def test_what_no_test_ran_is_named_so_in_the_form() -> None:
+    """A row for CUDA alone."""
+    spec = all_specs("language-model")["optimizer.name"]
+    words = dict(zip(spec.choices, spec.words, strict=True))
+    assert [name for name, label in words.items() if "not proven here" in label] == ["paged-adamw-8bit"]

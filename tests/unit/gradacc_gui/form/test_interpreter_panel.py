@@ -17,6 +17,7 @@ from gradacc_gui.form.interpreter_panel import InterpreterPanel, _each_once, sho
 from gradacc_gui.form.new_run_page import FormPage
 from gradacc_gui.session import interpreter
 from gradacc_gui.session.interpreter import NEEDS, Install, Interpreter
+from trainer_backend.optimizer_table import OPTIMIZERS
 
 KNOWN = Interpreter(
     executable="/somewhere/bin/python",
@@ -160,6 +161,19 @@ def test_kinds_whose_modules_the_interpreter_lacks_are_greyed_with_the_command(
     page._kind_chosen("causal-lm")
     assert "-m pip install accelerate peft tokenizers transformers" in page.fields.kind.error
     assert not page.start_bar.start.isEnabled()
+
+
+def test_an_optimizer_whose_package_the_interpreter_lacks_says_what_to_run(page: FormPage) -> None:
+    """Before Start, not after the model was loaded; torch's own need nothing."""
+    modules = {row.module: True for row in OPTIMIZERS.values() if row.module} | {"schedulefree": False}
+    known = msgspec.structs.replace(KNOWN, modules=modules)
+    page.interpreter._answers[page.interpreter.interpreter] = (known, [])
+    page.interpreter.changed.emit()
+    for name, command in (("lion", ""), ("schedule-free", "-m pip install schedulefree"), ("adamw", "")):
+        page._edited("optimizer.name", name)
+        sentence = page.faults.get("optimizer.name", "")
+        assert command in sentence
+        assert bool(sentence) == bool(command)
 
 
 def test_an_interpreter_that_cannot_train_keeps_start_from_starting(page: FormPage) -> None:
