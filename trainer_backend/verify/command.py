@@ -176,10 +176,10 @@ def make(recipe: Recipe, options: argparse.Namespace, out: Out) -> VerifyReport:
     prepare_environment(config.run)
     device = choose_device(config.run.device)
     apply_process_settings(config.run, device)
-    warned: list[Remark] = []
+    warned: dict[str, Remark] = {}  # by code: a task may say one thing of each of its data sets
     out.write(VerifyProgress(code="reading-data"))
     task = make_task(
-        recipe, lambda code, _values: warned.append(Remark(code="task-warned", values={"code": code}))
+        recipe, lambda code, _: warned.update({code: Remark(code="task-warned", values={"code": code})})
     )
     steps = options.steps or tuple(sorted({*STEPS, *_own_steps(config.accumulation_steps)}))
     many = options.samples or max(SAMPLES, *steps)
@@ -194,7 +194,7 @@ def make(recipe: Recipe, options: argparse.Namespace, out: Out) -> VerifyReport:
     report = certify(subject, steps=steps, expected=config.accumulation.verdict, on_progress=out.write)
     name = config.run.name or Path(options.recipe).name
     return msgspec.structs.replace(
-        report, recipe=name, kind=config.kind, remarks=(*report.remarks, *dict.fromkeys(warned)),
+        report, recipe=name, kind=config.kind, remarks=(*report.remarks, *warned.values()),
         published_source=config.published.source, published=tuple(beside_own(config)),
     )  # fmt: skip
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.language_models import write_json_lines, write_model
 from trainer_backend.__main__ import main as trainer_main
 from trainer_backend.verify.command import main
 from trainer_backend.verify.report import AnyMessage, VerifyFailed, VerifyProgress, VerifyReport, decode
@@ -46,6 +47,26 @@ class Task:
     def loss(self, model, batch):
         x, y = batch
         {loss}
+"""
+TUNED = """
+[run]
+device = "cpu"
+max_optimizer_steps = 3
+
+[task]
+kind = "causal-lm"
+model = "model"
+method = "full"
+max_length = 32
+
+[data]
+path = "data.jsonl"
+validation_path = "data.jsonl"
+broken = "skip"
+
+[accumulation]
+micro_batch_size = 2
+gradient_accumulation_steps = 2
 """
 RIGHT = 'return LossTerm(nn.functional.cross_entropy(model(x), y, reduction="sum"), len(y))'
 MEAN = "return LossTerm(nn.functional.cross_entropy(model(x), y), len(y))"
@@ -228,6 +249,21 @@ def test_the_trainers_command_line_hands_verify_on(recipe: Path, capsys: pytest.
     """`python -m trainer_backend verify RECIPE`."""
     assert trainer_main(["verify", str(recipe), "--samples", "4", "--steps", "2"]) == 0
     assert "tiny: Equal" in capsys.readouterr().out
+
+
+def test_what_the_task_warns_of_stands_in_the_certificate_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Training and validation data both lose records; the certificate is made all the same."""
+    write_model(tmp_path / "model")
+    write_json_lines(tmp_path / "data.jsonl", [{"prompt": "this is", "completion": " a text"}] * 9 + [3])
+    path = tmp_path / "tuned.toml"
+    path.write_text(TUNED, "utf-8")
+    assert main([str(path), "--json", "--samples", "4", "--steps", "2"]) == 0
+    report = lines(capsys)[-1]
+    assert isinstance(report, VerifyReport)
+    warned = [entry.values["code"] for entry in report.remarks if entry.code == "task-warned"]
+    assert warned == ["records-skipped"]
 
 
 def python(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
