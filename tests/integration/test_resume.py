@@ -344,3 +344,27 @@ def test_every_attempt_ends_once_and_numbers_stay_dense(tmp_path: Path) -> None:
     assert [record.seq for record in found] == list(range(1, len(found) + 1))
     assert [record.attempt for record in found if isinstance(record.event, RunFinished)] == [1, 2]
     assert [step.step for step in events(run, OptimizerStepMeasured)] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("name", ["adafactor", "muon", "adamw-8bit", "lion", "schedule-free", "lamb", "lars"])
+def test_every_optimizer_goes_on_bit_for_bit_from_a_checkpoint(tmp_path: Path, name: str) -> None:
+    """Also what it keeps in its groups, in 8 bits, or as an average of its own."""
+    tables: dict[str, Any] = {
+        "run": {"max_samples": 72},
+        "data": {"num_workers": 0},
+        "optimizer": {"name": name, "learning_rate": 1e-2},
+        "schedule": {"kind": "constant", "warmup_samples": 0},
+    }
+    asked = merged(RECIPE, tables)
+    del asked["optimizer"]["ema_decay"]
+    whole, parted = (
+        make_run(tmp_path / part, merged(asked, {"task": {"options": {"inbox": ""}}}), module=MODULE)
+        for part in ("whole", "parted")
+    )
+    assert run_here(whole) == 0
+    set_recipe(parted, **{"run.max_samples": 36})
+    assert run_here(parted) == 0
+    set_recipe(parted, **{"run.max_samples": 72})
+    assert run_here(parted) == 0
+    assert len(events(parted, RunStarted)) == 2
+    assert_same_bits(end_state(whole), end_state(parted))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
@@ -24,6 +24,15 @@ class StepOutOfMemory(GradaccError):  # noqa: N818 - as torch's OutOfMemoryError
 def clip_factor(norm: float, max_norm: float | None) -> float:
     """min(1, max_norm / norm): `norm` is the mean gradient's."""
     return 1.0 if max_norm is None or norm <= max_norm else max_norm / norm
+
+
+class _Saved(NamedTuple):
+    """What a step may change: some optimizers count their steps in their groups."""
+
+    parameters: list[torch.Tensor]
+    copies: list[torch.Tensor]
+    states: list[dict[str, object]]
+    groups: list[dict[str, object]]
 
 
 class OptimizerStep:
@@ -132,11 +141,11 @@ class OptimizerStep:
             return False
         return True
 
-    def _saved(self) -> tuple[list[torch.Tensor], list[torch.Tensor], list[dict[str, object]]] | None:
+    def _saved(self) -> _Saved | None:
         """Copies of parameters and state; None when there is no memory for them."""
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         try:
-            return (
+            return _Saved(
                 parameters,
                 [parameter.detach().clone() for parameter in parameters],
                 [
@@ -144,16 +153,26 @@ class OptimizerStep:
                      for key, value in self.optimizer.state.get(parameter, {}).items()}
                     for parameter in parameters
                 ],
+                [
+                    {key: value.clone() if isinstance(value, torch.Tensor) else value
+                     for key, value in group.items() if key not in ("params", "foreach")}
+                    for group in self.optimizer.param_groups
+                ],
             )  # fmt: skip
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             return None
 
-    def _restore(self, saved: tuple[list[torch.Tensor], list[torch.Tensor], list[dict[str, object]]]) -> None:
+    def _restore(self, saved: _Saved) -> None:
         """Parameters and state as before the step; copies are kept for a second restore."""
+        for group, values in zip(self.optimizer.param_groups, saved.groups, strict=True):
+            group.update(
+                {key: value.clone() if isinstance(value, torch.Tensor) else value
+                 for key, value in values.items()}
+            )  # fmt: skip
         with torch.no_grad():
-            for parameter, copy, state in zip(*saved, strict=True):
+            for parameter, copy, state in zip(saved.parameters, saved.copies, saved.states, strict=True):
                 parameter.copy_(copy)
                 if not state:
                     self.optimizer.state.pop(parameter, None)
