@@ -25,7 +25,7 @@ def in_pieces(gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (gradient,)
     strides = gradient.stride()
     in_memory = gradient.permute(sorted(range(gradient.dim()), key=lambda dim: -strides[dim]))
-    return in_memory.reshape(-1).split(SUMMED_AT_ONCE)  # copied only where it has gaps
+    return torch.split(in_memory.contiguous().view(-1), SUMMED_AT_ONCE)  # copied only where it has gaps
 
 
 def total_norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
