@@ -173,8 +173,8 @@ def test_flash_attention_that_is_not_there_is_a_sentence(tmp_path: Path) -> None
 
 def adapted(model: torch.nn.Module) -> set[str]:
     """Names of layers with adapters."""
-    return {name.removesuffix(".lora_A").partition("model.model.model.")[2] for name, _ in model.named_modules()
-            if name.endswith(".lora_A")}  # fmt: skip
+    ends = (name.partition("model.model.model.")[2] for name, _ in model.named_modules())
+    return {end.removesuffix(".lora_A") for end in ends if end.endswith(".lora_A")}
 
 
 def test_a_target_may_be_a_regular_expression(tmp_path: Path) -> None:
