@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta
 
@@ -89,12 +89,20 @@ class CausalLMTask(Section, frozen=True, kw_only=True):
         int,
         Meta(
             title="Longest sequence",
-            description="Longer samples are cut at their end, and counted.",
+            description="What is longer is treated as below, and counted.",
             ge=2,
             le=4_194_304,
             extra={"unit": "tokens"},
         ),
     ] = 1024
+    long: Annotated[
+        Literal["split", "cut", "drop"],
+        Meta(
+            title="Longer samples",
+            description="split: text in consecutive blocks; conversations lose their beginning. "
+            "cut: the end of a text is left out. drop: longer samples are left out.",
+        ),
+    ] = "split"
     layout: Annotated[
         Literal["padding", "packing"],
         Meta(
@@ -112,9 +120,20 @@ class CausalLMTask(Section, frozen=True, kw_only=True):
         ),
     ] = None
     train_on: Annotated[
-        Literal["answers", "everything"],
-        Meta(title="Train on", description="answers: prompt tokens have no loss."),
+        Literal["answers", "last", "everything"],
+        Meta(
+            title="Train on",
+            description="answers: prompt tokens have no loss. last: the last answer of each conversation alone.",
+        ),
     ] = "answers"
+    chat_template: Annotated[
+        str,
+        Meta(
+            title="Chat template",
+            description="A .jinja file that replaces the tokenizer's own. Empty: the tokenizer's.",
+            extra={"path": "file", "advanced": True},
+        ),
+    ] = ""
     loss: Annotated[
         Literal["auto", "chunked", "full"],
         Meta(
@@ -169,14 +188,28 @@ class CausalLMTask(Section, frozen=True, kw_only=True):
     ] = False
 
 
+FieldRole: TypeAlias = Literal[
+    "messages", "role", "content", "prompt", "completion", "system", "tools", "text"
+]
+"""What a field can mean."""
+
+
+class MixedData(Section, frozen=True, kw_only=True):
+    """One of several data sets."""
+
+    path: Annotated[str, Meta(title="Data", min_length=1)]
+    weight: Annotated[float, Meta(title="Weight", gt=0, le=1_000_000)]
+
+
 class CausalLMData(Section, frozen=True, kw_only=True):
-    """JSONL, Parquet or text: conversations, prompts with answers, or plain text."""
+    """Conversations, instructions, prompts with answers, or plain text, in the forms that people have."""
 
     path: Annotated[
         str,
         Meta(
             title="Training data",
-            description="A .jsonl, .parquet or text file, or a folder of them.",
+            description="A file (JSON, JSONL, CSV, Parquet, Arrow, text; also .gz), a folder or pattern of "
+            "them, or a hub id.",
             min_length=1,
             extra={"path": "any"},
         ),
@@ -187,19 +220,43 @@ class CausalLMData(Section, frozen=True, kw_only=True):
     ] = ""
     validation_fraction: Annotated[
         HeldOut,
-        Meta(title="Held out", description="Share of the samples, when no file is given; 0: none."),
+        Meta(title="Held out", description="Share of the samples, when no file is given; 0: no validation."),
     ] = 0.05
-    messages_field: Annotated[
+    validation_group: Annotated[
         str,
-        Meta(title="Conversation", description="Field with a list of role and content.", min_length=1),
-    ] = "messages"
-    prompt_field: Annotated[str, Meta(title="Prompt", description="Field of the prompt.", min_length=1)] = (
-        "prompt"
-    )
-    answer_field: Annotated[str, Meta(title="Answer", description="Field of the answer.", min_length=1)] = (
-        "completion"
-    )
-    text_field: Annotated[str, Meta(title="Text", description="Field of plain text.", min_length=1)] = "text"
+        Meta(
+            title="Held out together",
+            description="A field, such as author: its records are held out together. folder: by folder. "
+            "Empty: each record by itself.",
+            extra={"advanced": True},
+        ),
+    ] = ""
+    fields: Annotated[
+        dict[FieldRole, str],
+        Meta(
+            title="Fields",
+            description='What your fields are called, such as { prompt = "ask", completion = "reply" }. '
+            "Empty: found in the data.",
+            extra={"advanced": True},
+        ),
+    ] = {}
+    preference: Annotated[
+        Literal["refuse", "chosen"],
+        Meta(
+            title="Preference pairs",
+            description="refuse: they are not supervised data. chosen: train on the chosen answers.",
+            extra={"advanced": True},
+        ),
+    ] = "refuse"
+    mix: Annotated[
+        tuple[MixedData, ...],
+        Meta(
+            title="Mixed with",
+            description="Several data sets and their weights, in place of the training data: "
+            "an epoch draws from each by its weight.",
+            extra={"advanced": True},
+        ),
+    ] = ()
     broken: Annotated[
         Literal["stop", "skip"],
         Meta(
