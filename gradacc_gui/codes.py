@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from trainer_backend.kinds.text_warnings import TEXT_WARNINGS
+
 PHASES: Final[dict[str, str]] = {
     "importing-torch": "Importing torch…",
     "reading-data": "Reading the data…",
@@ -140,12 +142,9 @@ WARNINGS: Final[dict[str, str]] = {
     "pixels have no loss.",
     "mask-much-ignored": "{percent} % of all mask pixels are ignored (value {value}).",
     "mask-classes-missing": "No mask has these classes: {classes}. data.allow_missing_classes permits that.",
-    "records-skipped": "{count} records of the {data} data cannot be read and are left out.",
-    "records-cut": "{count} records of the {data} data are longer than {max_length} tokens and were cut.",
-    "records-without-answer": "{count} records of the {data} data have no answer to learn and are left out.",
-    "no-chat-template": "The tokenizer has no chat template; a plain one is used.",
     "attention-eager": "{model} has no sdpa attention in this version of transformers; eager is used.",
     "weights-missing": "{count} weights of {model} are not in its files and start at random, {first} first.",
+    **TEXT_WARNINGS,
     "loss-chunked": "The loss is taken in chunks of tokens: the same sum and gradient, without holding"
     " {vocabulary} logits of every token at once.",
     "loss-not-chunked": "The logits of all tokens are held at once ({vocabulary} a token), since"

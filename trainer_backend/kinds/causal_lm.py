@@ -123,7 +123,7 @@ class CausalLMTask(Section, frozen=True, kw_only=True):
         Literal["answers", "last", "everything"],
         Meta(
             title="Train on",
-            description="answers: prompt tokens have no loss. last: the last answer of each conversation alone.",
+            description="answers: all of them, and no prompt. last: the last of each conversation alone.",
         ),
     ] = "answers"
     chat_template: Annotated[
@@ -134,6 +134,14 @@ class CausalLMTask(Section, frozen=True, kw_only=True):
             extra={"path": "file", "advanced": True},
         ),
     ] = ""
+    resize_embedding: Annotated[
+        bool,
+        Meta(
+            title="Resize embedding",
+            description="Where the tokenizer has more tokens than the model's embedding has rows, add rows.",
+            extra={"advanced": True},
+        ),
+    ] = False
     loss: Annotated[
         Literal["auto", "chunked", "full"],
         Meta(
@@ -252,8 +260,8 @@ class CausalLMData(Section, frozen=True, kw_only=True):
         tuple[MixedData, ...],
         Meta(
             title="Mixed with",
-            description="Several data sets and their weights, in place of the training data: "
-            "an epoch draws from each by its weight.",
+            description="Further data sets, each a path and a weight by which an epoch draws from it. "
+            "The training data weighs 1, or what it has in this list.",
             extra={"advanced": True},
         ),
     ] = ()

@@ -1,4 +1,4 @@
-"""Tokens and loss masks of records: conversations, prompts with answers, plain text.
+"""Tokens and loss masks of samples: conversations, plain text, each no longer than the recipe allows.
 
 Letters: t tokens of a sample.
 """
@@ -6,21 +6,24 @@ Letters: t tokens of a sample.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import torch
 
 from trainer_backend.errors import UsageError
 from trainer_backend.kinds.causal_lm import CausalLMData, CausalLMTask
+from trainer_backend.protocol import Scalar
 from trainer_backend.tasks.built_in import ReportWarning
-from trainer_backend.tasks.causal_lm.records import Broken, TextRecord
-
-PLAIN_CHAT_TEMPLATE: Final = (
-    "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
-)
-"""For tokenizers that bring none; the run says that it is used."""
+from trainer_backend.tasks.causal_lm.answers import Answers, Row, Specials
+from trainer_backend.tasks.causal_lm.forms import LeftOut, ReadAs, Sample, Text
+from trainer_backend.tasks.causal_lm.raw_text import Broken
+from trainer_backend.tasks.causal_lm.spans import Tokens, specials_of
+from trainer_backend.tasks.causal_lm.templates import Template
+from trainer_backend.tasks.causal_lm.turns import Dialogue, Unfit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +36,11 @@ class Encoded:
     """bool (all t,): whether the token is to be predicted."""
     starts: torch.Tensor
     """int64 (samples + 1,)"""
+    groups: torch.Tensor
+    """int64 (samples,): samples of one group (a record, an author) are held out together or not at all."""
+    sources: torch.Tensor
+    """int64 (samples, 2): number of the file in `files`, and line or row; -1 where there is none."""
+    files: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return self.starts.numel() - 1
@@ -47,123 +55,288 @@ class Encoded:
         begin, end = int(self.starts[index]), int(self.starts[index + 1])
         return self.tokens[begin:end].long(), self.has_loss[begin:end]
 
+    def source(self, index: int) -> str:
+        """`file:line` of a sample."""
+        file, line = self.sources[index].tolist()
+        name = self.files[file]
+        return f"{name}:{line}" if line >= 0 else name
+
+    def chosen(self, numbers: Sequence[int]) -> Encoded:
+        """Some of the samples, in the order of `numbers`; one may come several times."""
+        picked = torch.tensor(numbers, dtype=torch.int64)
+        spans = [slice(int(self.starts[number]), int(self.starts[number + 1])) for number in numbers]
+        none = self.tokens[:0]
+        return Encoded(
+            torch.cat([self.tokens[span] for span in spans] or [none]),
+            torch.cat([self.has_loss[span] for span in spans] or [none.bool()]),
+            torch.tensor([0, *(span.stop - span.start for span in spans)]).cumsum(0),
+            self.groups[picked],
+            self.sources[picked],
+            self.files,
+        )
+
+
+NAMED: Final = 1 << 40
+"""Numbers of groups that have a name begin here; below are records, each by itself."""
+
+
+class _Gathered:
+    """Samples while they are read: four bytes a token, not a list of numbers."""
+
+    def __init__(self) -> None:
+        self.tokens, self.mask, self.starts = array("i"), bytearray(), array("q", [0])
+        self.groups, self.sources = array("q"), array("q")
+        self.files: dict[str, int] = {}
+
+    def add(self, ids: Sequence[int], mask: Sequence[bool], group: int, place: str) -> None:
+        """One sample."""
+        self.tokens.extend(ids)
+        self.mask.extend(mask)
+        self.starts.append(len(self.tokens))
+        self.groups.append(group)
+        file, colon, line = place.rpartition(":")
+        if not colon or not line.isdecimal():
+            file, line = place, "-1"
+        self.sources.extend((self.files.setdefault(file, len(self.files)), int(line)))
+
+    def done(self) -> Encoded:
+        """All of them. The arrays are lent to torch, not copied."""
+        return Encoded(
+            torch.frombuffer(self.tokens, dtype=torch.int32),
+            torch.frombuffer(self.mask, dtype=torch.bool),
+            torch.frombuffer(self.starts, dtype=torch.int64),
+            torch.frombuffer(self.groups, dtype=torch.int64),
+            torch.frombuffer(self.sources, dtype=torch.int64).view(-1, 2),
+            tuple(self.files),
+        )
+
 
 class Encoder:
-    """Turns records into tokens with one tokenizer and one set of fields."""
+    """Turns samples into tokens with one tokenizer and one recipe."""
 
-    def __init__(self, tokenizer: Any, task: CausalLMTask, data: CausalLMData, warn: ReportWarning) -> None:  # noqa: ANN401
-        self._tokenizer = tokenizer
-        self._task = task
-        self._data = data
-        self._warn = warn
+    def __init__(
+        self,
+        tokenizer: Any,  # noqa: ANN401 - any tokenizer class
+        task: CausalLMTask,
+        data: CausalLMData,
+        warn: ReportWarning,
+        *,
+        folder: Path,
+        vocabulary: int | None = None,
+    ) -> None:
+        self._tokenizer, self._task, self._data, self._warn = tokenizer, task, data, warn
+        self._tokens = Tokens(tokenizer)
         self._eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-        self._template = getattr(tokenizer, "chat_template", None)
+        self._template = Template(tokenizer, folder / task.chat_template if task.chat_template else None)
+        self._specials = Specials(specials_of(tokenizer), str(tokenizer.eos_token or ""))
+        self._answers = Answers(self._template, self._specials)
+        self._vocabulary = vocabulary
+        self._begin()
 
-    def encode(self, records: Iterable[TextRecord | Broken], what: str) -> Encoded:
-        """All samples with at least one token to predict. Raises UsageError at a broken line under "stop"."""
-        tokens: list[list[int]] = []
-        masks: list[list[bool]] = []
-        broken, cut, silent = 0, 0, 0
-        for record in records:
-            found = record if isinstance(record, Broken) else self._encode(record)
-            if isinstance(found, Broken):
-                if self._data.broken == "stop":
-                    message = f'{found.place}: {found.reason}. Mend the line, or set data.broken = "skip".'
-                    raise UsageError(message)
-                broken += 1
+    def _begin(self) -> None:
+        self._gathered = _Gathered()
+        self._counts: Counter[str] = Counter()
+        self._answers.counts.clear()
+        self._held = array("i")
+        self._groups: dict[str, int] = {}
+        self._read_as: dict[tuple[str, str], list[str]] = {}
+
+    def encode(self, samples: Iterable[tuple[Sample, str]], what: str) -> Encoded:
+        """All samples with at least one token to predict, each with the name of its group ("": its own).
+
+        Raises UsageError at a broken record under "stop", and where nothing is left.
+        """
+        self._begin()
+        for sample, group in samples:
+            match sample:
+                case ReadAs():
+                    self._read_as.setdefault((sample.form, sample.fields), []).append(sample.file)
+                case LeftOut():
+                    self._counts[sample.why] += 1
+                case Broken():
+                    self._broken(sample)
+                case Dialogue() | Text():
+                    self._take(sample, group)
+        self._say(what)
+        if len(self._gathered.starts) == 1:
+            raise UsageError(self._nothing(what))
+        return self._gathered.done()
+
+    def _broken(self, found: Broken) -> None:
+        if self._data.broken == "stop":
+            message = f'{found.place}: {found.reason}. Mend the record, or set data.broken = "skip".'
+            raise UsageError(message)
+        self._counts["broken"] += 1
+
+    def _take(self, sample: Dialogue | Text, group: str) -> None:
+        number = self._counts["records"]  # a record's samples are held out together
+        if group:
+            number = NAMED + self._groups.setdefault(group, len(self._groups))
+        try:
+            if isinstance(sample, Text):
+                self._text(sample, number)
+            else:
+                self._dialogue(sample, number)
+        except Unfit as error:
+            self._broken(Broken(sample.place, str(error)))
+        self._counts["records"] += not (isinstance(sample, Text) and sample.continues)
+
+    # ------------------------------------------------------------------------ plain text
+
+    def _text(self, sample: Text, group: int) -> None:
+        first = not self._held
+        starts_itself = bool(self._tokenizer.bos_token) and sample.text.startswith(self._tokenizer.bos_token)
+        ids = (
+            self._tokens.ids(sample.text)
+            if starts_itself or not first
+            else self._tokenizer(sample.text, verbose=False)["input_ids"]
+        )
+        if self._eos and ids[-1:] == self._eos:  # some tokenizers end every text
+            ids = ids[:-1]
+        self._held.extend(ids)
+        if sample.continues:
+            return
+        whole, self._held = self._held, array("i")
+        if not whole:
+            self._counts["empty"] += 1
+            return
+        whole.extend(self._eos)
+        self._blocks(whole, group, sample.place)
+
+    def _blocks(self, ids: array[int], group: int, place: str) -> None:
+        longest = self._task.max_length
+        if len(ids) > longest:
+            match self._task.long:
+                case "drop":
+                    self._counts["dropped"] += 1
+                    return
+                case "cut":
+                    self._counts["cut"] += 1
+                    ids = ids[:longest]
+                case "split":
+                    self._counts["split"] += 1
+        for begin in range(0, len(ids), longest):
+            block = ids[begin : begin + longest]
+            if len(block) == 1:  # nothing comes before it by which to predict it
+                self._counts["rest-of-one" if begin else "silent"] += 1
                 continue
-            ids, mask = found
-            cut += len(ids) > self._task.max_length
-            ids, mask = ids[: self._task.max_length], mask[: self._task.max_length]
-            if not any(mask[1:]):  # the first token is predicted by nothing
-                silent += 1
-                continue
-            tokens.append(ids)
-            masks.append(mask)
-        self._say(what, broken, cut, silent)
-        if not tokens:
+            self._add(block, [True] * len(block), group, place)
+
+    # --------------------------------------------------------------------- conversations
+
+    def _dialogue(self, sample: Dialogue, group: int) -> None:
+        if self._template.is_plain and sample.continuation and len(sample.turns) == 2:
+            rows = [self._continued(sample)]
+            self._counts["joined"] += 1
+        elif self._task.train_on == "everything":
+            if self._template.is_plain:
+                self._counts["plain"] += 1
+            text = self._template.render(sample.turns, sample.tools, asks=False, thinks=None)
+            rows = [Row(text, ((0, len(text)),))]
+        else:
+            if self._template.is_plain:
+                self._counts["plain"] += 1
+            rows = self._answers.rows(sample, last_only=self._task.train_on == "last")
+        own = sum(len(self._specials.one.findall(turn.text)) for turn in sample.turns)
+        self._counts["specials-in-texts"] += own
+        self._counts["dialogues"] += bool(rows)
+        self._counts["rows"] += len(rows)
+        if not rows:
+            self._counts["silent"] += 1
+        for row in rows:
+            self._row(*self._tokens.learnt(row), group, sample.place)
+
+    def _continued(self, sample: Dialogue) -> Row:
+        prompt, answer = (turn.text for turn in sample.turns)
+        begin = self._tokenizer.bos_token or ""
+        if not begin or not self._adds_bos() or prompt.startswith(begin):
+            begin = ""
+        text = begin + prompt
+        start = 0 if self._task.train_on == "everything" else len(text)
+        whole = text + answer + self._specials.eos
+        return Row(whole, ((start, len(whole)),))
+
+    def _adds_bos(self) -> bool:
+        ids: list[int] = self._tokenizer("a", verbose=False)["input_ids"]
+        return ids[:1] == [self._tokenizer.bos_token_id]
+
+    def _row(self, ids: list[int], mask: list[bool], group: int, place: str) -> None:
+        if len(ids) > self._task.max_length:
+            if self._task.long == "drop":
+                self._counts["dropped"] += 1
+                return
+            ids, mask = self._shortened(ids, mask)
+            self._counts["cut"] += 1
+        if not any(mask[1:]):  # the first token is predicted by nothing
+            self._counts["silent"] += 1
+            return
+        self._add(ids, mask, group, place)
+
+    def _shortened(self, ids: list[int], mask: list[bool]) -> tuple[list[int], list[bool]]:
+        """Without its beginning; nothing where the last answer does not fit whole behind one token."""
+        begin = len(ids) - self._task.max_length
+        last = len(mask) - 1 - mask[::-1].index(True)
+        first = last - next((back for back, bit in enumerate(mask[last::-1]) if not bit), last + 1) + 1
+        if self._task.train_on == "everything" or first > begin:
+            return ids[begin:], mask[begin:]
+        return [], []
+
+    def _add(self, ids: Sequence[int], mask: Sequence[bool], group: int, place: str) -> None:
+        highest = max(ids)
+        if self._vocabulary is not None and highest >= self._vocabulary:
+            token = self._tokenizer.convert_ids_to_tokens(highest)
             message = (
-                f"The {what} data has no sample with a token to learn from ({broken} broken,"
-                f" {silent} without an answer). Check data.path and the names of the fields."
+                f"{place}: the token {token!r} has the id {highest}, and the model's embedding has"
+                f" {self._vocabulary} rows. Use the model's own tokenizer, or set"
+                " task.resize_embedding = true to add rows."
             )
             raise UsageError(message)
-        starts = torch.tensor([0, *map(len, tokens)]).cumsum(0)
-        flat = torch.tensor([token for ids in tokens for token in ids], dtype=torch.int32)
-        return Encoded(flat, torch.tensor([bit for mask in masks for bit in mask]), starts)
+        self._gathered.add(ids, mask, group, place)
 
-    def _say(self, what: str, broken: int, cut: int, silent: int) -> None:
-        if broken:
-            self._warn("records-skipped", {"data": what, "count": broken})
-        if cut:
-            self._warn("records-cut", {"data": what, "count": cut, "max_length": self._task.max_length})
-        if silent:
-            self._warn("records-without-answer", {"data": what, "count": silent})
+    # ------------------------------------------------------------------------- what is said
 
-    def _encode(self, record: TextRecord) -> tuple[list[int], list[bool]] | Broken:
-        fields, data = record.fields, self._data
-        if data.messages_field in fields:
-            return self._conversation(record.place, fields[data.messages_field])
-        if data.prompt_field in fields and data.answer_field in fields:
-            prompt, answer = fields[data.prompt_field], fields[data.answer_field]
-            if not isinstance(prompt, str) or not isinstance(answer, str):
-                return Broken(record.place, f"{data.prompt_field} and {data.answer_field} must be text")
-            before = self._tokenizer(prompt)["input_ids"]
-            if before and before[-1:] == self._eos:  # some tokenizers end every text
-                before = before[:-1]
-            after = self._tokenizer(answer, add_special_tokens=False)["input_ids"] + self._eos
-            return before + after, [self._task.train_on == "everything"] * len(before) + [True] * len(after)
-        if data.text_field in fields:
-            text = fields[data.text_field]
-            if not isinstance(text, str):
-                return Broken(record.place, f"{data.text_field} must be text")
-            ids = self._tokenizer(text)["input_ids"]
-            ids = ids if ids[-1:] == self._eos else ids + self._eos
-            return ids, [True] * len(ids)
-        wanted = f"{data.messages_field}, {data.prompt_field} and {data.answer_field}, or {data.text_field}"
-        return Broken(record.place, f"has none of the fields {wanted} (it has {', '.join(fields) or 'none'})")
+    def _nothing(self, what: str) -> str:
+        counts = self._counts
+        return (
+            f"The {what} data has no sample with a token to learn from ({counts['broken']} broken,"
+            f" {counts['silent'] + counts['empty']} without an answer, {counts['dropped']} too long)."
+            " Check data.path and the names of the fields."
+        )
 
-    def _conversation(self, place: str, messages: Any) -> tuple[list[int], list[bool]] | Broken:  # noqa: ANN401
-        if not _is_conversation(messages):
-            return Broken(place, "a conversation must be a list of tables with role and content, both text")
-        if self._template is None:
-            self._template = PLAIN_CHAT_TEMPLATE
+    def _say(self, what: str) -> None:
+        counts, answers, longest = self._counts, self._answers.counts, self._task.max_length
+        codes = {
+            "records-skipped": counts["broken"],
+            "records-not-chosen": counts["not-chosen"],
+            "answers-empty": counts["empty"] + answers["empty-answers"],
+            "answers-without-prompt": answers["answers-without-prompt"],
+            "records-without-answer": counts["silent"],
+            "special-tokens-in-texts": counts["specials-in-texts"],
+            "thinking-on": answers["thinking-on"],
+            "thinking-off": answers["thinking-off"],
+            "thinking-dropped": answers["thinking-dropped"],
+            "template-opens-block": answers["other-opening"],
+            "template-rewrites-prompt": answers["prompt-of-use"],
+            "template-without-end": answers["end-added"],
+            "answers-without-end": answers["no-end"],
+            "prompts-joined": counts["joined"],
+            "text-rest-of-one": counts["rest-of-one"],
+        }
+        for (form, fields), files in self._read_as.items():
+            said: dict[str, Scalar] = {"data": what, "files": len(files), "first": Path(files[0]).name}
+            self._warn("read-as", said | {"form": form, "fields": fields})
+        if counts["plain"]:
             self._warn("no-chat-template", {})
-        ids = self._apply(messages, answering=False)
-        if self._task.train_on == "everything":
-            return ids, [True] * len(ids)
-        mask = [False] * len(ids)
-        for turn, message in enumerate(messages):
-            if message["role"] != "assistant":
-                continue
-            # The answer is what the template adds to the conversation so far, whatever the template is.
-            before = self._apply(messages[:turn], answering=True)
-            until = self._apply(messages[: turn + 1], answering=False)
-            if ids[: len(until)] != until or until[: len(before)] != before:
-                return Broken(
-                    place, "the chat template rewrites earlier turns, so answers cannot be told apart"
-                )
-            mask[len(before) : len(until)] = [True] * (len(until) - len(before))
-        return ids, mask
-
-    def _apply(self, messages: list[dict[str, str]], *, answering: bool) -> list[int]:
-        if not messages:
-            return []
-        text = self._tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=answering, chat_template=self._template
-        )
-        # The template brings its own special tokens.
-        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
-        return ids
-
-
-def _is_conversation(messages: Any) -> bool:  # noqa: ANN401 - JSON
-    return (
-        isinstance(messages, list)
-        and bool(messages)
-        and all(
-            isinstance(message, dict)
-            and isinstance(message.get("role"), str)
-            and isinstance(message.get("content"), str)
-            for message in messages
-        )
-    )
+        elif counts["dialogues"] and self._template.is_dated:
+            self._warn("template-writes-date", {})
+        for code, count in codes.items():
+            if count:
+                self._warn(code, {"data": what, "count": count})
+        for code, key in (("records-cut", "cut"), ("records-dropped", "dropped"), ("texts-split", "split")):
+            if counts[key]:
+                self._warn(code, {"data": what, "count": counts[key], "max_length": longest})
+        if counts["rows"] > counts["dialogues"]:
+            self._warn(
+                "conversations-became-rows",
+                {"data": what, "count": counts["dialogues"], "rows": counts["rows"]},
+            )

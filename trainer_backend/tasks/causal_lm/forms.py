@@ -6,6 +6,7 @@ Each file has one form, found on its first records. The tables below are tried i
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
@@ -35,6 +36,8 @@ PROMPT: Final = ("prompt", "question", "query", "input")
 COMPLETION: Final = ("completion", "answer", "response", "output", "target")
 TEXT: Final = ("text", "content", "document", "body")
 SYSTEM: Final = ("system", "system_prompt")
+BY_FOLDER: Final = "folder"
+"""As `data.validation_group`: the records of one folder belong together."""
 ORDER: Final[tuple[Form, ...]] = ("preference", "conversation", "alpaca", "prompt", "text")
 LOOKED_FOR: Final = (
     "messages (or conversations), instruction and output, prompt and completion, question and answer, or text"
@@ -74,20 +77,32 @@ class Reading:
     """Turns records into samples by the fields that a recipe names."""
 
     def __init__(self, data: CausalLMData) -> None:
-        self._names: Mapping[str, str] = data.fields
+        self._names: dict[str, str] = {str(name): field for name, field in data.fields.items()}
         self._preference = data.preference
+        self._group = data.validation_group
 
-    def samples(self, file: str, items: Iterator[Item]) -> Iterator[Sample]:
-        """A `ReadAs`, then one sample for each record of a file."""
+    def samples(self, file: str, items: Iterator[Item]) -> Iterator[tuple[Sample, str]]:
+        """A `ReadAs`, then one sample for each record of a file, each with the name of its group."""
         head = list(islice(items, LOOKED_AT))
         form = self._form_of(head)
         if form is not None:
             first = next(
                 item for item in head if isinstance(item, Record) and self._fits(item.fields) == form
             )
-            yield ReadAs(file, form, self._meaning(form, first.fields))
+            yield ReadAs(file, form, self._meaning(form, first.fields)), ""
         for item in chain(head, items):
-            yield self._sample(item, form)
+            yield self._with_group(item, self._sample(item, form), file)
+
+    def _with_group(self, item: Item, sample: Sample, file: str) -> tuple[Sample, str]:
+        name = self._group
+        if not name or not isinstance(item, Record):
+            return sample, ""
+        value = item.fields.get(name)
+        if value is None and name == BY_FOLDER:
+            value = os.path.dirname(file)  # noqa: PTH120 - a text, which may be a hub id
+        if value is None:
+            return Broken(item.place, f"has no field {name}, by which data.validation_group holds out"), ""
+        return sample, f"{name}={value}"
 
     def _form_of(self, head: Iterable[Item]) -> Form | None:
         """What most of the first records are; of equals the one that stands first in the table."""
@@ -160,21 +175,24 @@ class Reading:
         if isinstance(item, Broken):
             return item
         try:
-            found = self._fits(item.fields)
-            if found is None:
-                raise Unfit(
-                    f"has none of the known fields {LOOKED_FOR} (it has {', '.join(item.fields) or 'none'})."
-                    " Name them in data.fields"
-                )
-            if found != form:
-                raise Unfit(
-                    f"is of the form {found}, while this file was read as {form}"
-                    f" ({self._expected(form)}); it has {', '.join(item.fields)}"
-                )
-            refuse_media(item.fields)
-            return self._made(item, found)
+            return self._made(item, self._checked(item.fields, form))
         except Unfit as error:
             return Broken(item.place, str(error))
+
+    def _checked(self, fields: Mapping[str, Any], form: Form | None) -> Form:
+        """The form of a record, which must be that of its file. Raises Unfit."""
+        found, keys = self._fits(fields), ", ".join(fields) or "none"
+        if found is None:
+            raise Unfit(
+                f"has none of the known fields {LOOKED_FOR} (it has {keys}). Name them in data.fields"
+            )
+        if found != form:
+            raise Unfit(
+                f"is of the form {found}, while this file was read as {form}"
+                f" ({self._expected(form)}); it has {keys}"
+            )
+        refuse_media(fields)
+        return found
 
     @staticmethod
     def _expected(form: Form | None) -> str:
@@ -195,13 +213,16 @@ class Reading:
                     raise Unfit("the text must be text")
                 return Text(place, text, record.continues)
             case "conversation":
-                return self._dialogue(place, self._turns(fields[self._key(fields, "messages", MESSAGES)]), fields)
+                return self._dialogue(
+                    place, self._turns(fields[self._key(fields, "messages", MESSAGES)]), fields
+                )
             case "alpaca":
                 return self._alpaca(place, fields)
             case "prompt":
                 answer = self._key(fields, "completion", COMPLETION)
                 asked = self._prompt(fields, self._prompt_key(fields, answer))
-                plain = answer == "completion" and isinstance(fields[answer], str)
+                plain = answer == "completion" and isinstance(fields[answer], str) and len(asked) == 1
+                plain = plain and isinstance(fields[self._prompt_key(fields, answer)], str)
                 return self._answered(place, asked, fields[answer], fields, continuation=plain)
             case "preference":
                 return self._chosen(place, fields)
@@ -258,7 +279,7 @@ class Reading:
 
     def _chosen(self, place: str, fields: Mapping[str, Any]) -> Sample:
         if self._preference != "chosen":
-            raise Refused(
+            raise PreferenceDataError(
                 f"{place}: these are preference pairs (chosen and rejected answers), and this kind of task"
                 ' trains on answers alone. Set data.preference = "chosen" to train on the chosen answers'
                 " as supervised data."
@@ -284,7 +305,7 @@ class Reading:
         return self._answered(place, before, fields[key], fields)
 
 
-class Refused(UsageError):
+class PreferenceDataError(UsageError):
     """A whole data set is refused, whatever becomes of bad records."""
 
 

@@ -1,4 +1,4 @@
-"""Data sets of the hub and folders that `save_to_disk` wrote, by the datasets library where it is installed."""
+"""Data sets of the hub and folders that `save_to_disk` wrote, by the datasets library where there is one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ def read_saved_folder(folder: Path) -> Iterator[Item]:
         raise UsageError(message) from error
     if isinstance(found, dict):
         if "train" not in found:
-            message = f"{folder} has the splits {', '.join(found)} and none called train. Give one of its folders."
+            message = (
+                f"{folder} has the splits {', '.join(found)} and none called train. Give one of its folders."
+            )
             raise UsageError(message)
         found = found["train"]
     yield from _rows(str(folder), found)

@@ -84,8 +84,29 @@ def load_model(task: CausalLMTask, folder: Path, warn: ReportWarning) -> torch.n
     return whole
 
 
-def prepare_model(model: Any, task: CausalLMTask) -> torch.nn.Module:  # noqa: ANN401 - a PreTrainedModel
-    """Checkpointing and adapters in place, as the recipe asks. Raises UsageError."""
+def embedding_rows(task: CausalLMTask, folder: Path) -> int:
+    """Tokens that the model's configuration counts; 0 where it does not say. Raises UsageError."""
+    transformers = _transformers()
+    try:
+        config = transformers.AutoConfig.from_pretrained(
+            model_source(task, folder),
+            local_files_only=is_offline(task),
+            trust_remote_code=task.trust_remote_code,
+        )
+    except LOADING_ERRORS as error:
+        raise UsageError(_cannot_load("configuration", task, folder, error)) from error
+    return int(getattr(config.get_text_config(), "vocab_size", 0) or 0)
+
+
+def prepare_model(
+    model: Any,  # noqa: ANN401 - a PreTrainedModel
+    task: CausalLMTask,
+    *,
+    rows: int = 0,
+) -> torch.nn.Module:
+    """Embedding, checkpointing and adapters in place, as the recipe asks. Raises UsageError."""
+    if rows > model.get_input_embeddings().weight.shape[0]:
+        model.resize_token_embeddings(rows)
     if task.activation_checkpointing:
         _checkpoint_activations(model)
     if task.method == "full":

@@ -50,9 +50,8 @@ def opened(file: Path) -> io.BufferedReader:
     raw = file.open("rb")
     if raw.peek(2)[:2] != b"\x1f\x8b":
         return raw
-    unpacked = gzip.GzipFile(fileobj=raw)
-    unpacked.myfileobj = raw  # closed together
-    return io.BufferedReader(cast("io.RawIOBase", unpacked), PART)
+    raw.close()
+    return io.BufferedReader(cast("io.RawIOBase", gzip.GzipFile(file)), PART)
 
 
 # ---------------------------------------------------------------------------------------- JSON
@@ -79,7 +78,7 @@ def _from_line(place: str, line: bytes, decoder: msgspec.json.Decoder[Any]) -> I
         except UnicodeDecodeError as fault:
             return Broken(
                 place,
-                f"not text in UTF-8 (byte {fault.start + 1} of the line). Convert the file; it may be in Latin-1",
+                f"not text in UTF-8 (byte {fault.start + 1} of the line). Convert it; it may be in Latin-1",
             )
         except UnicodeEncodeError:
             return Broken(place, "holds half of a pair of surrogates, which is no character")

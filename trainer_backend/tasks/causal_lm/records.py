@@ -13,11 +13,16 @@ import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from trainer_backend.errors import UsageError
 from trainer_backend.tasks.causal_lm.columns import read_arrow, read_parquet
-from trainer_backend.tasks.causal_lm.hub import is_saved_folder, looks_like_hub_id, read_hub, read_saved_folder
+from trainer_backend.tasks.causal_lm.hub import (
+    is_saved_folder,
+    looks_like_hub_id,
+    read_hub,
+    read_saved_folder,
+)
 from trainer_backend.tasks.causal_lm.raw_text import (
     Broken,
     Record,
@@ -119,7 +124,9 @@ def read_file(file: Path) -> Iterator[Record | Broken]:
     except (EOFError, zlib.error) as error:
         yield Broken(place, f"the compressed file is damaged or cut off behind this place ({error})")
     except UnicodeDecodeError as error:
-        yield Broken(place, f"not text in UTF-8 behind this place ({error.reason}, byte {error.start} of a part)")
+        yield Broken(
+            place, f"not text in UTF-8 behind this place ({error.reason}, byte {error.start} of a part)"
+        )
     except OSError as error:
         message = f"{file} cannot be read: {error.strerror or error}. Check the file and its permissions."
         raise UsageError(message) from error
@@ -137,7 +144,9 @@ def _reader(file: Path) -> Iterator[Record | Broken]:
         yield from read_arrow(file)
     elif kind in COLUMNS:
         names = {".parquet": "Parquet"}
-        yield Broken(str(file), f"not a {names.get(kind, 'n Arrow').strip()} file (its first bytes are others)")
+        yield Broken(
+            str(file), f"not a {names.get(kind, 'n Arrow').strip()} file (its first bytes are others)"
+        )
     elif kind in DELIMITED:
         yield from read_delimited(file)
     elif kind in TEXT or not _looks_like_json(head):
@@ -172,7 +181,9 @@ def _is_lines(head: bytes, kind: str) -> bool:
     first, newline, rest = text.partition(b"\n")
     if kind in {".jsonl", ".ndjson"}:
         # An array in spite of its suffix: it does not end on its first line.
-        return not (text.startswith(b"[") and (not first.strip().endswith(b"]") or not rest.strip()) and newline)
+        return not (
+            text.startswith(b"[") and (not first.strip().endswith(b"]") or not rest.strip()) and newline
+        )
     if text.startswith(b"["):
         return False
     first = first.strip()

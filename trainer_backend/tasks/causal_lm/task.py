@@ -17,6 +17,7 @@ from trainer_backend.kinds.causal_lm import CausalLMData, CausalLMTask
 from trainer_backend.tasks import Datasets, LossTerm
 from trainer_backend.tasks.built_in import BuiltIn
 from trainer_backend.tasks.causal_lm.encoding import Encoded, Encoder
+from trainer_backend.tasks.causal_lm.gathering import read_datasets
 from trainer_backend.tasks.causal_lm.head import Scored, score_in_chunks, scores_in_chunks, vocabulary_of
 from trainer_backend.tasks.causal_lm.layout import (
     IGNORED,
@@ -27,9 +28,8 @@ from trainer_backend.tasks.causal_lm.layout import (
     packed_groups,
     split_rows,
 )
-from trainer_backend.tasks.causal_lm.loading import load_model, load_tokenizer, prepare_model
+from trainer_backend.tasks.causal_lm.loading import embedding_rows, load_model, load_tokenizer, prepare_model
 from trainer_backend.tasks.causal_lm.probes import check_packing, is_causal, takes_positions
-from trainer_backend.tasks.causal_lm.records import files_of, read_records
 
 AUXILIARY: Final = "auxiliary"
 CHUNKED_ABOVE: Final = 16_384
@@ -62,7 +62,11 @@ class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
 
     def model(self) -> torch.nn.Module:
         """The model with its adapters, checked for packing where that is asked."""
-        model = prepare_model(load_model(self.task, self.folder, self.warn), self.task)
+        model = prepare_model(
+            load_model(self.task, self.folder, self.warn),
+            self.task,
+            rows=len(self.tokenizer) if self.task.resize_embedding else 0,
+        )
         config: Any = model.config
         self._auxiliary_ratio = float(getattr(config, "router_aux_loss_coef", 0.0) or 0.0)
         if self._auxiliary_ratio and hasattr(config, "output_router_logits"):
@@ -94,26 +98,17 @@ class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
 
     def datasets(self) -> Datasets:
         """Encoded training and validation data; a share is held out where no validation data is named."""
-        encoder = Encoder(self.tokenizer, self.task, self.data, self.warn)
-        train = self._read(encoder, self.data.path, "data.path", "training")
-        if self.data.validation_path:
-            validation = self._read(encoder, self.data.validation_path, "data.validation_path", "validation")
-            return Datasets(train=self._items(train), validation=self._items(validation))
-        if not self.data.validation_fraction:
-            return Datasets(train=self._items(train))
-        if len(train) < 2:
-            self.warn("no-validation-data", {"samples": len(train)})
-            return Datasets(train=self._items(train))
-        order = torch.randperm(len(train), generator=torch.Generator().manual_seed(self.seed)).tolist()
-        held = max(1, round(len(train) * self.data.validation_fraction))
+        train, validation = read_datasets(self, self._encoder())
         return Datasets(
-            train=self._items(_chosen(train, sorted(order[held:]))),
-            validation=self._items(_chosen(train, sorted(order[:held]))),
+            train=self._items(train), validation=None if validation is None else self._items(validation)
         )
 
-    def _read(self, encoder: Encoder, path: str, key: str, what: str) -> Encoded:
-        files = files_of(self.path(path), key)
-        return encoder.encode(read_records(files, self.data.text_field), what)
+    def _encoder(self) -> Encoder:
+        task = self.task
+        rows = 0 if task.resize_embedding else embedding_rows(task, self.folder)
+        return Encoder(
+            self.tokenizer, task, self.data, self.warn, folder=self.folder, vocabulary=rows or None
+        )
 
     def _items(self, encoded: Encoded) -> EncodedItems:
         task, groups = self.task, None
@@ -249,10 +244,3 @@ def _weighted_cross_entropy(
         label_smoothing=label_smoothing,
     )
     return (losses * weights_bs.flatten().to(dtype)).sum()
-
-
-def _chosen(encoded: Encoded, numbers: list[int]) -> Encoded:
-    samples = [encoded.sample(number) for number in numbers]
-    starts = torch.tensor([0, *(len(tokens) for tokens, _ in samples)]).cumsum(0)
-    tokens = torch.cat([tokens for tokens, _ in samples]).int()
-    return Encoded(tokens, torch.cat([has_loss for _, has_loss in samples]), starts)

@@ -63,8 +63,8 @@ class Turn:
     call_id: str = ""
     learnt: bool = True
     """For an assistant's: whether its answer is to be learnt."""
-    inline: bool = False
-    """The reasoning stood in the text, between <think> and </think>."""
+    inline: str = ""
+    """The text as it stood, where its reasoning was in it between <think> and </think>."""
 
     @property
     def is_empty(self) -> bool:
@@ -113,7 +113,9 @@ def _turn(message: Mapping[str, Any], number: int, role_key: str, content_key: s
     written = next((given[key] for key in (role_key, *ROLE_KEYS) if key and key in given), None)
     if not isinstance(written, str):
         known = role_key or ", ".join(ROLE_KEYS)
-        raise Unfit(f"message {number} has no role (its keys: {', '.join(message) or 'none'}; looked for {known})")
+        raise Unfit(
+            f"message {number} has no role (its keys: {', '.join(message) or 'none'}; looked for {known})"
+        )
     role = ROLES.get(written.strip().lower())
     if role is None:
         raise Unfit(f"message {number} has the unknown role {written!r}; known are {', '.join(ROLES)}")
@@ -127,11 +129,11 @@ def _turn(message: Mapping[str, Any], number: int, role_key: str, content_key: s
     reasoning = parts_reasoning or next(
         (given[key] for key in REASONING_KEYS if isinstance(given.get(key), str)), ""
     )
-    inline = False
+    inline = ""
     if role == "assistant" and not reasoning and "</think>" in text:
+        inline = text
         before, _, text = text.partition("</think>")
-        reasoning, text, inline = before.partition("<think>")[2] or before, text.lstrip("\n"), True
-        reasoning = reasoning.strip("\n")
+        reasoning, text = (before.partition("<think>")[2] or before).strip("\n"), text.lstrip("\n")
     return Turn(
         role,
         text,
@@ -179,7 +181,9 @@ def _content(content: Any, number: int) -> tuple[str, str]:  # noqa: ANN401 - JS
 def _part_text(part: Any) -> Any:  # noqa: ANN401 - JSON
     if not isinstance(part, Mapping):
         return None
-    return next((part[key] for key in ("text", "content", *REASONING_KEYS) if part.get(key) is not None), None)
+    return next(
+        (part[key] for key in ("text", "content", *REASONING_KEYS) if part.get(key) is not None), None
+    )
 
 
 def _calls(message: Mapping[str, Any], number: int) -> tuple[Call, ...]:
@@ -196,7 +200,9 @@ def _call_list(found: Any, number: int) -> tuple[Call, ...]:  # noqa: ANN401 - J
         if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
             raise Unfit(f"message {number} has a tool call without the name of its function")
         arguments = inner.get("arguments", inner.get("parameters"))
-        calls.append(Call(inner["name"], {} if arguments is None else parsed(arguments), str(call.get("id") or "")))
+        calls.append(
+            Call(inner["name"], {} if arguments is None else parsed(arguments), str(call.get("id") or ""))
+        )
     return tuple(calls)
 
 

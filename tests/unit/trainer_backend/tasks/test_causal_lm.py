@@ -20,8 +20,8 @@ from trainer_backend.tasks.causal_lm.layout import IGNORED, budget_groups, packe
 SAMPLES = [
     {"prompt": "hello", "completion": " world"},
     {"prompt": "this is", "completion": " a text, a longer text, and the longest text of them all"},
-    {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]},
-    {"text": "plain text has a loss everywhere"},
+    {"prompt": [{"role": "user", "content": "hi"}], "completion": "yes"},
+    {"prompt": "", "completion": "an answer to nothing at all"},
 ]
 
 
@@ -192,8 +192,8 @@ def test_samples_are_written_at_an_evaluation(folder: Path) -> None:
     [
         ("{not json\n", "data.jsonl:1: not valid JSON"),
         ('{"text": "fine and well"}\n[1]\n', "data.jsonl:2: not a JSON object"),
-        ('{"txt": "x"}\n', "data.jsonl:1: has none of the fields messages, prompt and completion, or text"),
-        ('{"messages": [{"role": "user"}]}\n', "data.jsonl:1: a conversation must be"),
+        ('{"txt": "x"}\n', "data.jsonl:1: has none of the known fields"),
+        ('{"messages": [{"role": "user"}]}\n', "data.jsonl:1: message 1 has no content"),
         ('{"prompt": 3, "completion": "x"}\n', "must be text"),
         ("", "has no sample with a token to learn from"),
         ('{"messages": [{"role": "user", "content": "hi"}]}\n', "1 without an answer"),
@@ -218,12 +218,13 @@ def test_broken_lines_can_be_skipped_and_are_counted(folder: Path) -> None:
 
 def test_a_conversation_without_an_answer_is_left_out_and_counted(folder: Path) -> None:
     """All its tokens are masked, so nothing can be learnt from it; the others train."""
-    silent = {"messages": [{"role": "user", "content": "hello?"}]}
-    write_json_lines(folder / "data.jsonl", [*SAMPLES, silent])
+    asked = {"role": "user", "content": "hello?"}
+    talks = [[asked], [asked, {"role": "assistant", "content": "yes"}], [asked]]
+    write_json_lines(folder / "data.jsonl", [{"messages": messages} for messages in talks])
     warned: list[Any] = []
     found = make(folder, warned=warned, data={"validation_path": "data.jsonl"}).datasets()
-    assert len(found.train) == len(SAMPLES)
-    assert ("records-without-answer", {"data": "training", "count": 1}) in warned
+    assert len(found.train) == 1
+    assert ("records-without-answer", {"data": "training", "count": 2}) in warned
 
 
 def test_one_sample_trains_and_nothing_is_held_out(folder: Path) -> None:
@@ -232,14 +233,15 @@ def test_one_sample_trains_and_nothing_is_held_out(folder: Path) -> None:
     warned: list[Any] = []
     found = make(folder, warned=warned).datasets()
     assert (len(found.train), found.validation) == (1, None)
-    assert warned == [("no-validation-data", {"samples": 1})]
+    assert warned[1:] == [("no-validation-data", {"samples": 1})]
 
 
 def test_a_fraction_of_nothing_is_no_validation(folder: Path) -> None:
     """As people mean by val_size = 0: everything is trained on, and nothing is to be said."""
     warned: list[Any] = []
     found = make(folder, data={"validation_fraction": 0}, warned=warned).datasets()
-    assert (len(found.train), found.validation, warned) == (len(SAMPLES), None, [])
+    assert (len(found.train), found.validation) == (len(SAMPLES), None)
+    assert [code for code, _ in warned] == ["read-as"]
 
 
 def test_text_files_are_samples_of_plain_text(folder: Path) -> None:
@@ -320,7 +322,7 @@ def test_a_tokenizer_without_pad_token_or_template_works(tmp_path: Path) -> None
     warned: list[Any] = []
     task = make(tmp_path, warned=warned)
     assert len(all_items(task)) == 3
-    assert [code for code, _ in warned] == ["no-chat-template"]
+    assert [code for code, _ in warned] == ["read-as", "no-chat-template", "prompts-joined"]
 
 
 def test_an_unknown_extra_loss_is_refused_by_name(folder: Path) -> None:

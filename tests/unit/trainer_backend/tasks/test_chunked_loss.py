@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings(
 SAMPLES = [
     {"prompt": "hello", "completion": " world"},
     {"prompt": "this is", "completion": " a text, a longer text, and the longest text of them all"},
-    {"text": "plain text has a loss everywhere"},
+    {"prompt": "", "completion": "an answer to nothing at all"},
 ]
 
 
