@@ -12,6 +12,7 @@ from PySide6.QtGui import QStandardItemModel
 from gradacc_gui.form.editors import PathEdit
 from gradacc_gui.form.field_view import ChoiceView, FieldView
 from gradacc_gui.form.published_panel import PublishedPanel
+from gradacc_gui.form.schedule_picture import SchedulePicture
 from gradacc_gui.form.section_panel import SectionPanel
 from gradacc_gui.recipe.arrangement import CHOICE_OF, PANELS, applies, fields_of
 from gradacc_gui.recipe.draft import PUBLISHED, Draft
@@ -45,7 +46,10 @@ class FieldsArea(PanelFlow):
         self.kind.edited.connect(lambda _path, kind: self.kind_chosen.emit(kind))
         self.panels = tuple(SectionPanel(panel, self._make_view) for panel in PANELS)
         self.panels[0].add_leading(self.kind)
+        self.schedule = SchedulePicture()
         for panel in self.panels:
+            if "schedule" in panel.arrangement.tables:
+                panel.add_trailing(self.schedule)
             panel.opened.connect(self._refresh_views)
         self.published = PublishedPanel()
         self.published.edited.connect(lambda text: self.edited.emit(PUBLISHED, text))

@@ -21,6 +21,7 @@ from gradacc_gui.form.this_run import ThisRunPanel
 from gradacc_gui.recipe.arrangement import CHOICE_OF, switches
 from gradacc_gui.recipe.draft import PUBLISHED, Draft
 from gradacc_gui.recipe.estimate import Factors, converted
+from gradacc_gui.recipe.schedule_preview import preview
 from gradacc_gui.theme import space
 from gradacc_gui.widgets.parts import Notice, button
 from gradacc_gui.words import tr
@@ -236,6 +237,8 @@ class FormPage(QWidget):
         self.fields.show_faults(self._faults)
         self.fields.show_notes(self.draft, factors, self._config, self.data.facts.notes)
         self.this_run.show_draft(self.draft, self._config, self.data.facts.samples_an_epoch)
+        if self._config is not None:  # what is half typed leaves the last picture
+            self.fields.schedule.show_preview(preview(self._config, self.data.facts.samples_an_epoch))
         self.start_bar.say(faults=len(self._faults), why=self.interpreter.sentence)
         self.bar.show_recipe(self.draft.path, self.draft.folder, edited=self.draft.is_edited)
 

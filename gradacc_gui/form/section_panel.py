@@ -56,12 +56,17 @@ class SectionPanel(QFrame):
         self._grid.setHorizontalSpacing(space(4))
         self._grid.setVerticalSpacing(space(3))
         column.addLayout(self._grid)
+        self._column = column
 
     # ------------------------------------------------------------------ what it holds
 
     def add_leading(self, widget: QWidget) -> None:
         """A widget that stands before all fields."""
         self._leading.append(widget)
+
+    def add_trailing(self, widget: QWidget) -> None:
+        """A widget that stands below all fields."""
+        self._column.addWidget(widget)
 
     def set_specs(
         self, specs: Iterable[FieldSpec], applies: Callable[[str], bool], brought: Callable[[str], bool]

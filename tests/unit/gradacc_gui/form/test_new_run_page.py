@@ -28,6 +28,7 @@ from gradacc_gui.form.field_view import ChoiceView
 from gradacc_gui.form.form_memory import FormMemory, bundled_recipes
 from gradacc_gui.form.new_run_page import FormPage
 from gradacc_gui.form.open_recipe import FIRST_RECIPE
+from gradacc_gui.recipe.arrangement import CHOICE_OF
 from gradacc_gui.theme import DARK, LIGHT, palette, style_sheet
 from gradacc_gui.widgets.line_edit import LineEdit
 from tests.support.recipes import RECIPE
@@ -715,3 +716,19 @@ def test_what_could_be_started_can_be_handed_to_another_page(page: FormPage) -> 
     assert found[0] == str(tomlkit.dumps(page.draft.recipe().document))
     page._edited("optimizer.learning_rate", "fast")
     assert page.startable() is None
+
+
+def test_the_schedule_is_drawn_as_it_is_typed(page: FormPage) -> None:
+    """What is half typed leaves the last picture."""
+    page._edited("schedule.kind", "wsd")
+    retype(page, "schedule.decay_ratio", "0.5")
+    picture = page.fields.schedule
+    assert "Warm-up, stable, decay" in picture.words.text()
+    before = picture.line.points()
+    retype(page, "schedule.decay_ratio", "x")
+    assert picture.line.points() == before
+    retype(page, "schedule.decay_ratio", "0.9")
+    assert picture.line.points() != before
+    page._edited("schedule.kind", "constant")
+    page._edited(page.draft.chosen(CHOICE_OF["schedule.warmup_samples"]), "")
+    assert picture.isHidden()
