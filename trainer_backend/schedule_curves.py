@@ -148,9 +148,7 @@ CURVES: Final[dict[str, Curve]] = {
     "inverse-sqrt": Curve(
         title="Inverse square root", value=_inverse_sqrt, keys=("timescale_samples",), needs_end=False
     ),
-    "wsd": Curve(
-        title="Warm-up, stable, decay", value=_wsd, keys=("final_ratio", "decay_ratio", "decay_shape")
-    ),
+    "wsd": Curve(title="Stable, then decay", value=_wsd, keys=("final_ratio", "decay_ratio", "decay_shape")),
     "multistep": Curve(
         title="Steps at milestones",
         value=_multistep,

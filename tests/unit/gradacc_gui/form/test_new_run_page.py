@@ -723,7 +723,7 @@ def test_the_schedule_is_drawn_as_it_is_typed(page: FormPage) -> None:
     page._edited("schedule.kind", "wsd")
     retype(page, "schedule.decay_ratio", "0.5")
     picture = page.fields.schedule
-    assert "Warm-up, stable, decay" in picture.words.text()
+    assert "Stable, then decay" in picture.words.text()
     before = picture.line.points()
     retype(page, "schedule.decay_ratio", "x")
     assert picture.line.points() == before
