@@ -234,9 +234,8 @@ def test_a_mixture_of_experts_is_certified_by_its_stated_definition(
     recipe = language_recipe("full", accumulation={"verdict": "per-micro-batch"})
     code, report = verdict(language_files(tmp_path, "mixtral"), recipe, capsys)
     assert (code, report["verdict"]) == (0, "per-micro-batch")
-    assert report["reference"] == "fp64" or [remark["code"] for remark in report["remarks"]] == [
-        "fp64-cannot-run"
-    ]
+    said = {remark["code"] for remark in report["remarks"]}
+    assert report["reference"] == "fp64" or "fp64-cannot-run" in said
 
 
 @pytest.mark.parametrize(
