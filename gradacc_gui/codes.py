@@ -142,6 +142,12 @@ WARNINGS: Final[dict[str, str]] = {
     "pixels have no loss.",
     "mask-much-ignored": "{percent} % of all mask pixels are ignored (value {value}).",
     "mask-classes-missing": "No mask has these classes: {classes}. data.allow_missing_classes permits that.",
+    "records-skipped": "{count} records of the {data} data cannot be read and are left out.",
+    "records-cut": "{count} records of the {data} data are longer than {max_length} tokens and were cut.",
+    "records-without-answer": "{count} records of the {data} data have no answer to learn and are left out.",
+    "no-chat-template": "The tokenizer has no chat template; a plain one is used.",
+    "export-group-norm": "The exported network has GroupNorm where {library} has BatchNorm: its weights fit "
+    "a network that was changed in the same way.",
     "attention-eager": "{model} has no sdpa attention in this version of transformers; eager is used.",
     "weights-missing": "{count} weights of {model} are not in its files and start at random, {first} first.",
     **TEXT_WARNINGS,

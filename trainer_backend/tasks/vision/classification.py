@@ -18,7 +18,7 @@ from trainer_backend.kinds import KINDS
 from trainer_backend.kinds.image_classification import ImageClassificationData, ImageClassificationTask
 from trainer_backend.tasks import Datasets, LossTerm
 from trainer_backend.tasks.built_in import BuiltIn, ReportWarning, place
-from trainer_backend.tasks.vision import normalization
+from trainer_backend.tasks.vision import export, normalization
 from trainer_backend.tasks.vision.batch_norm import treat_batch_norm
 from trainer_backend.tasks.vision.files import picture_files, propose_range
 from trainer_backend.tasks.vision.pictures import BrokenImageError, PictureRules, bands, picture
@@ -258,6 +258,22 @@ class ImageClassification(BuiltIn[ImageClassificationTask, ImageClassificationDa
             )
         right, all_ = int(matrix_kk.trace()), int(matrix_kk.sum())
         return [("table", path, f"confusion matrix: {right} of {all_} right")]
+
+    def export(self, model: torch.nn.Module, folder: Path) -> list[Path]:
+        """The network as timm loads it, its classes by name, and what its pictures go through."""
+        normalize = self._normalization()
+        target = export.save_timm(model, folder, self.classes, normalize)
+        export.describe_input(
+            target,
+            classes=self.classes,
+            rules=self._rules,
+            normalize=normalize,
+            batch_norm=self.task.batch_norm,
+            image_size=self.task.image_size,
+        )
+        if self.task.batch_norm == "group-norm":
+            self.warn("export-group-norm", {"library": "timm"})
+        return [target]
 
 
 def _labelled(path: Path, key: str, warn: ReportWarning) -> list[Labelled]:

@@ -19,7 +19,7 @@ from trainer_backend.kinds import KINDS
 from trainer_backend.kinds.segmentation import SegmentationData, SegmentationTask
 from trainer_backend.tasks import Datasets, LossTerm
 from trainer_backend.tasks.built_in import BuiltIn
-from trainer_backend.tasks.vision import normalization
+from trainer_backend.tasks.vision import export, normalization
 from trainer_backend.tasks.vision.batch_norm import treat_batch_norm
 from trainer_backend.tasks.vision.files import propose_range
 from trainer_backend.tasks.vision.masks import MaskRules, MaskSurvey, parse_colours, parse_values
@@ -290,6 +290,23 @@ class Segmentation(BuiltIn[SegmentationTask, SegmentationData]):
             Image.fromarray(picture.movedim(0, -1).numpy()).save(path)
             made.append(("image", path, f"{validation.name(index)}: image, truth, prediction"))
         return made
+
+    def export(self, model: torch.nn.Module, folder: Path) -> list[Path]:
+        """The network as its library loads it, its classes, and what its pictures go through."""
+        task = self.task
+        target = export.save_segmentation(model, folder, task.architecture, task.encoder)
+        export.describe_input(
+            target,
+            classes=task.classes,
+            rules=self.rules.picture,
+            normalize=self.rules.normalization,
+            batch_norm=task.batch_norm,
+            tile_size=task.tile_size,
+            ignore_value=self.rules.mask.ignore_value,
+        )
+        if task.batch_norm == "group-norm":
+            self.warn("export-group-norm", {"library": "segmentation-models-pytorch"})
+        return [target]
 
     @functools.cached_property
     def _validation(self) -> Scenes | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 import sys
 from pathlib import Path
@@ -211,3 +212,24 @@ def test_a_library_that_is_missing_is_a_sentence_with_the_command(
         ),
     ):
         make(folder).model()
+
+
+@pytest.mark.parametrize("batch_norm", ["keep", "group-norm"])
+def test_the_export_is_a_network_that_timm_loads_with_its_classes(folder: Path, batch_norm: str) -> None:
+    """Same answers; what pictures go through stands beside it; exchanged norms are said."""
+    import timm
+
+    warned: list[Any] = []
+    task = make(folder, warned=warned, batch_norm=batch_norm)
+    model = task.model().eval()
+    (saved,) = task.export(model, folder / "export")
+    config = json.loads((saved / "config.json").read_text("utf-8"))
+    described = json.loads((saved / "input.json").read_text("utf-8"))
+    assert list(described["classes"].values()) == task.classes
+    assert (described["mean"], described["image_size"], described["channels"]) == ([0.5], 32, 1)
+    assert [code for code, _ in warned] == (["export-group-norm"] if batch_norm == "group-norm" else [])
+    if batch_norm == "keep":
+        assert config["label_names"] == task.classes
+        again = timm.create_model(f"local-dir:{saved}", pretrained=True).eval()
+        image = torch.randn(1, 1, 32, 32)
+        assert torch.equal(again(image), model(image))

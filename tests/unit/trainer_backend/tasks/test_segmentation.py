@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -330,3 +331,25 @@ def test_a_library_that_is_missing_is_a_sentence_with_the_command(
         match=re.escape("Run: pip install imagecodecs pillow segmentation-models-pytorch"),
     ):
         make(folder).model()
+
+
+@pytest.mark.parametrize("architecture", ["unet", "torchvision-fcn"])
+def test_the_export_is_a_network_that_its_library_loads(folder: Path, architecture: str) -> None:
+    """Same answers; classes and sizes stand beside it."""
+    import segmentation_models_pytorch as smp
+    from safetensors.torch import load_file
+
+    encoder = "resnet18" if architecture == "unet" else "resnet50"
+    task = make(folder, architecture=architecture, encoder=encoder, batch_norm="keep")
+    task.datasets()
+    model: Any = task.model().eval()
+    (saved,) = task.export(model, folder / "export")
+    described = json.loads((saved / "input.json").read_text("utf-8"))
+    assert (list(described["classes"]), described["tile_size"]) == (["0", "1", "2"], 32)
+    if architecture == "unet":
+        again = smp.from_pretrained(saved).eval()
+        image = torch.randn(1, 3, 32, 32)
+        assert torch.equal(again(image), model(image))
+    else:
+        weights = load_file(saved / "model.safetensors")
+        assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
