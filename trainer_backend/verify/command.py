@@ -54,7 +54,11 @@ def main(argv: Sequence[str]) -> int:
         return usage.code
     out = Out(sys.stdout, as_json=options.json)
     with contextlib.redirect_stdout(sys.stderr):
-        return _made(options, out)
+        try:
+            return _made(options, out)
+        except KeyboardInterrupt:
+            out.write(VerifyFailed(message="Cancelled. No certificate was made."))
+            return 1
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -76,7 +80,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "--steps", type=_steps, metavar="N,N,…", help="which N (default: 2, 4, 8 and the recipe's)"
     )
     parser.add_argument(
-        "--samples", type=_samples, metavar="K", help=f"in the large batch (default: {SAMPLES})"
+        "--samples",
+        type=_samples,
+        metavar="K",
+        help=f"in the large batch (default: {SAMPLES}, fewer where those would take minutes)",
     )
     try:
         return parser.parse_args(argv)
@@ -170,6 +177,7 @@ def make(recipe: Recipe, options: argparse.Namespace, out: Out) -> VerifyReport:
         prepare_environment,
     )
     from trainer_backend.verify.certificate import certify  # noqa: PLC0415
+    from trainer_backend.verify.sizing import fit_samples  # noqa: PLC0415
     from trainer_backend.verify.subject import Subject, take_samples  # noqa: PLC0415
 
     config = recipe.config
@@ -191,10 +199,14 @@ def make(recipe: Recipe, options: argparse.Namespace, out: Out) -> VerifyReport:
         gradient_dtype=config.accumulation.gradient_dtype,
         micro_batch_size=config.accumulation.micro_batch_size,
     )  # fmt: skip
+    said: list[Remark] = []
+    if options.samples is None:
+        out.write(VerifyProgress(code="choosing-size"))
+        said += [remark for remark in [fit_samples(subject)] if remark is not None]
     report = certify(subject, steps=steps, expected=config.accumulation.verdict, on_progress=out.write)
     name = config.run.name or Path(options.recipe).name
     return msgspec.structs.replace(
-        report, recipe=name, kind=config.kind, remarks=(*report.remarks, *warned.values()),
+        report, recipe=name, kind=config.kind, remarks=(*said, *report.remarks, *warned.values()),
         published_source=config.published.source, published=tuple(beside_own(config)),
     )  # fmt: skip
 

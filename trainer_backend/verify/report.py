@@ -30,7 +30,7 @@ class VerifyProgress(Message, frozen=True, kw_only=True):
     """A part is about to be done."""
 
     code: str
-    """importing-torch | reading-data | building-model | reference | comparing | diagnosing"""
+    """importing-torch | reading-data | building-model | choosing-size | reference | comparing | diagnosing"""
     done: int = 0
     of: int = 0
     values: dict[str, Scalar] = {}

@@ -57,6 +57,7 @@ PROGRESS: Final[dict[str, str]] = {
     "importing-torch": "Importing torch…",
     "reading-data": "Reading the data…",
     "building-model": "Building the model…",
+    "choosing-size": "Timing a pass, to choose how many samples end in a minute…",
     "reference": "Computing the large batch's gradient…",
     "comparing": "Comparing N = {steps}, {fold}, {precision}…",
     "diagnosing": "Looking for what breaks equality…",
@@ -157,6 +158,8 @@ REMARKS: Final[dict[str, str]] = {
     "{samples} samples were "
     "compared with one batch; all {wanted} only between two cuts and two orders.",
     "collate-draws-lots": "Collating draws random numbers, so one collated batch was cut by split() instead.",
+    "fewer-samples": "{samples} samples instead of {wanted}, which would take about {minutes} minutes here; "
+    "--samples sets another number.",
     "too-few-samples": "{samples} samples are too few for N = {steps}.",
     "cannot-split": "Batches cannot be split, so a run cannot recover from out of memory: {reason}",
     "fp32-inside": "Something rounds to fp32 inside the fp64 run ({where}), so its limit is that of fp32.",

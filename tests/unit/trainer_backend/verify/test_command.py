@@ -266,6 +266,38 @@ def test_what_the_task_warns_of_stands_in_the_certificate_once(
     assert warned == ["records-skipped"]
 
 
+def test_a_slow_recipe_takes_as_many_samples_as_end_in_a_minute_and_says_so(
+    recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass over two samples that takes 0.4 s leaves time for five; a number that was asked for stays."""
+    monkeypatch.setattr("trainer_backend.verify.sizing._timed", lambda *_: 0.4)
+    assert main([str(recipe), "--json"]) == 0
+    *progress, report = lines(capsys)
+    assert isinstance(report, VerifyReport)
+    assert report.samples == 5
+    assert {entry.steps for entry in report.comparisons} == {1, 2, 3, 4}
+    codes = {entry.code: entry.values for entry in report.remarks}
+    assert codes["fewer-samples"] == {"samples": 5, "wanted": 16, "minutes": 3}
+    assert "choosing-size" in [entry.code for entry in progress if isinstance(entry, VerifyProgress)]
+    assert main([str(recipe), "--json", "--samples", "8"]) == 0
+    report = lines(capsys)[-1]
+    assert isinstance(report, VerifyReport)
+    assert report.samples == 8
+
+
+def test_ctrl_c_ends_it_in_a_sentence(
+    recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it is doing."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trainer_backend.verify.certificate.certify", interrupted)
+    assert main([str(recipe), "--json"]) == 1
+    assert lines(capsys)[-1] == VerifyFailed(message="Cancelled. No certificate was made.")
+
+
 def python(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """A fresh interpreter in the project."""
     root = Path(__file__).resolve().parents[4]
