@@ -263,7 +263,8 @@ def test_what_the_task_warns_of_stands_in_the_certificate_once(
     report = lines(capsys)[-1]
     assert isinstance(report, VerifyReport)
     warned = [entry.values["code"] for entry in report.remarks if entry.code == "task-warned"]
-    assert warned == ["records-skipped"]
+    assert warned.count("records-skipped") == 1
+    assert len(warned) == len(set(warned))
 
 
 def test_a_slow_recipe_takes_as_many_samples_as_end_in_a_minute_and_says_so(
