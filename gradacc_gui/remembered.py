@@ -7,7 +7,7 @@ from typing import Final
 from PySide6.QtCore import QByteArray, QSettings
 
 from gradacc_gui.theme import ThemeChoice
-from trainer_backend.run_directory import home, make_private
+from trainer_backend.private_files import home, make_private
 
 
 class Remembered:

@@ -2,8 +2,7 @@
 
     <GRADACC_HOME>/runs/<id>/   recipe.toml  run.sqlite  inbox/  trainer.lock  checkpoints/  trainer.log
 
-Alive means locked: the trainer holds an OS lock on `trainer.lock` all its life. No process id is
-trusted alone, for they are reused, and a copied directory names the original's process.
+Alive means locked: see `trainer_lock`.
 """
 
 from __future__ import annotations
@@ -11,48 +10,29 @@ from __future__ import annotations
 import functools
 import os
 import re
-import sys
 import time
 import tomllib
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from trainer_backend.errors import RunDirectoryError, UsageError
+from trainer_backend.private_files import home, make_private, private_opener, sync
+from trainer_backend.trainer_lock import LockHolder, TrainerLock, is_locked, read_holder
 
 if TYPE_CHECKING:
     from trainer_backend.config import RunConfig
     from trainer_backend.protocol import Scalar
     from trainer_backend.recipe import Recipe
 
-LOCK_BYTE: Final = 1 << 30
-"""Far behind the process id in the file, so that it can be read under Windows' mandatory locks."""
-PROBING_S: Final = 0.5
-"""A look at a lock takes microseconds; one that is refused for so long is refused by a trainer."""
 _CHECKPOINT: Final = re.compile(r"^step-(\d{9,})$")
-
-
-def home() -> Path:
-    """GRADACC_HOME, or the platform's folder for a user's data."""
-    asked = os.environ.get("GRADACC_HOME")
-    if asked:
-        return Path(asked).expanduser().absolute()
-    import platformdirs  # noqa: PLC0415 - a trainer is told its home, and its interpreter need not have this
-
-    return Path(platformdirs.user_data_dir("gradacc", appauthor=False))
 
 
 def runs_folder() -> Path:
     """Where runs lie."""
     return home() / "runs"
-
-
-def make_private(path: Path) -> Path:
-    """Make a folder (and its parents) that only its owner reads."""
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return path
 
 
 def _new_id(name: str) -> str:
@@ -107,6 +87,8 @@ class RunDirectory:
             run.checkpoints_path.mkdir(mode=0o700)
             with open(run.recipe_path, "w", encoding="utf-8", opener=private_opener) as file:
                 file.write(recipe_text)
+            for path in (run.recipe_path, run.path, folder):  # a power cut shall not leave a run without it
+                sync(path)
         except OSError as error:
             message = (
                 f"No run can be made in {folder}: {error.strerror}. Set GRADACC_HOME to a writable folder."
@@ -165,41 +147,30 @@ class RunDirectory:
 
     def is_alive(self) -> bool:
         """Whether a trainer holds the lock now. Looking never gets in a trainer's way, nor another look's."""
-        try:
-            file = self.lock_path.open(_PROBE_MODE, buffering=0)
-        except OSError:  # no lock file: nobody has trained here
-            return False
-        with file:
-            return _is_locked(file)
+        return is_locked(self.lock_path, self.path)
+
+    def holder(self) -> LockHolder | None:
+        """Whom the lock's file names; only meaningful while `is_alive`."""
+        return read_holder(self.lock_path)
 
     def pid(self) -> int | None:
         """The process id that the trainer wrote; only meaningful while `is_alive`."""
-        try:
-            return int(self.lock_path.read_text("ascii").split()[0])
-        except (OSError, ValueError, IndexError):
-            return None
+        named = self.holder()
+        return None if named is None else named.pid
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the trainer's lock. Raises RunDirectoryError when another trainer does."""
+    def locked(self, *, named: bool = True) -> Iterator[TrainerLock]:
+        """Hold the trainer's lock. Raises RunDirectoryError when another trainer does, or none can be held.
+
+        `named`: say in its file that this process holds it; not for who only looks after the files.
+        """
+        lock = TrainerLock(self.path, self.lock_path).take()
         try:
-            file = open(self.lock_path, "a+b", buffering=0, opener=private_opener)  # noqa: SIM115
-        except OSError as error:
-            message = f"{self.lock_path} cannot be written: {error.strerror}. The run directory is read-only."
-            raise RunDirectoryError(message) from error
-        with file:
-            if not _lock(file):
-                message = f"A trainer already runs in {self.path} (process {self.pid()}). Stop it first."
-                raise RunDirectoryError(message)
-            _held.add(file)
-            try:
-                file.truncate(0)
-                file.write(f"{os.getpid()}\n".encode("ascii"))
-                yield
-            finally:
-                _held.discard(file)
-                if not file.closed:
-                    _unlock(file)
+            if named:
+                lock.name()
+            yield lock
+        finally:
+            lock.release()
 
 
 Stamp: TypeAlias = tuple[int, int, int] | None
@@ -241,81 +212,6 @@ def checkpoints_in(folder: Path) -> dict[int, Path]:
 def is_readable(path: Path) -> bool:
     """Whether this user may read a file, or look into a folder."""
     return os.access(path, os.R_OK | os.X_OK if path.is_dir() else os.R_OK)
-
-
-def private_opener(path: str, flags: int) -> int:
-    """For `open`: files that only their owner reads."""
-    return os.open(path, flags, 0o600)
-
-
-_held: set[IO[bytes]] = set()
-
-
-def _let_go_in_child() -> None:
-    # A loader worker made by fork shares the lock with its trainer, and would keep a killed one "alive".
-    for file in _held:
-        file.close()
-    _held.clear()
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    _PROBE_MODE: Final = "r+b"
-
-    def _try(file: IO[bytes]) -> bool:
-        file.seek(LOCK_BYTE)
-        try:
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-
-    def _is_locked(file: IO[bytes]) -> bool:
-        for _ in range(3):  # there are no shared locks here, so another's look may be in the way
-            if _try(file):
-                _unlock(file)
-                return False
-            time.sleep(0.002)
-        return True
-
-    def _unlock(file: IO[bytes]) -> None:
-        file.seek(LOCK_BYTE)
-        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
-
-else:
-    import fcntl
-
-    os.register_at_fork(after_in_child=_let_go_in_child)
-    _PROBE_MODE: Final = "rb"
-
-    # flock, not lockf: a POSIX record lock is lost when *any* descriptor of the file closes in its process
-    # (a copy of the directory made in a hook is enough), and is never refused within one process.
-    def _try(file: IO[bytes], kind: int = fcntl.LOCK_EX) -> bool:
-        try:
-            fcntl.flock(file.fileno(), kind | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        return True
-
-    def _is_locked(file: IO[bytes]) -> bool:
-        if not _try(file, fcntl.LOCK_SH):
-            return True
-        _unlock(file)
-        return False
-
-    def _unlock(file: IO[bytes]) -> None:
-        fcntl.flock(file.fileno(), fcntl.LOCK_UN)
-
-
-def _lock(file: IO[bytes]) -> bool:
-    """Take the lock, past others' looks at it; False when a trainer has it."""
-    deadline = time.monotonic() + PROBING_S
-    while not _try(file):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.005)
-    return True
 
 
 def all_runs() -> list[RunDirectory]:

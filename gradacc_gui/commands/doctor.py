@@ -27,8 +27,8 @@ from gradacc_gui.session.interpreter import (
     probe,
 )
 from trainer_backend import __version__
+from trainer_backend.private_files import home, make_private
 from trainer_backend.readings.describe import describe_devices
-from trainer_backend.run_directory import home, make_private
 
 ENOUGH_BYTES: Final = 1 << 30
 TORCH_TIMEOUT_S: Final = 120.0

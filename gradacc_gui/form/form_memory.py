@@ -11,7 +11,7 @@ import msgspec
 from gradacc_gui.assets import asset
 from gradacc_gui.recipe.draft import Kept
 from gradacc_gui.remembered import Remembered
-from trainer_backend.run_directory import home, make_private
+from trainer_backend.private_files import home, make_private
 
 MOST_RECENT: Final = 10
 MOST_ASIDE: Final = 20

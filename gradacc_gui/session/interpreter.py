@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from trainer_backend.errors import UsageError
-from trainer_backend.run_directory import home, make_private
+from trainer_backend.private_files import home, make_private
 
 OLDEST_PYTHON: Final = (3, 11)
 OLDEST_TORCH: Final = (2, 13)

@@ -30,8 +30,9 @@ from gradacc_gui.session.interpreter import (
 )
 from trainer_backend.config_check import Problem, fields, metadata, show
 from trainer_backend.errors import RunDirectoryError
+from trainer_backend.private_files import private_opener
 from trainer_backend.recipe import Recipe, RecipeError, default_name, recipe_for_run
-from trainer_backend.run_directory import RunDirectory, private_opener
+from trainer_backend.run_directory import RunDirectory
 from trainer_backend.wholeness import check_whole
 
 TAIL_BYTES: Final = 16 * 1024

@@ -13,6 +13,7 @@ what it says, and touches no process but the one that holds the run's lock.
 from __future__ import annotations
 
 import enum
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, assert_never
 
 import msgspec
@@ -151,27 +152,20 @@ def perform(act: Act, run: RunDirectory, *, asked_by: str) -> str:
 
 
 def holder(run: RunDirectory) -> psutil.Process:
-    """The process that holds the run's lock. Raises RunDirectoryError when it cannot be told.
+    """The process that holds the run's lock. Raises RunDirectoryError when it cannot be told for certain.
 
-    A number in a file is not enough to kill by: it may be another's by now, or another machine's. The
-    process must be a trainer, and where the system tells, have the very lock file open.
+    A number in a file is not enough to kill by: it may be another's by now, another machine's, or another
+    container's. All that the lock says must hold of the process, and it must have that very file open.
     """
     import psutil  # noqa: PLC0415 - only when a run has to be ended by force
 
-    pid = run.pid()
-    if pid is not None and run.is_alive():
-        try:
-            process = psutil.Process(pid)
-            if "trainer_backend" in " ".join(process.cmdline()) or _has_open(process, run):
-                return process
-        except psutil.Error:  # gone, or another user's
-            pass
+    named = run.holder()
+    if named is not None and run.is_alive() and named.is_the_process(run.lock_path):
+        with suppress(psutil.Error):  # gone meanwhile
+            return psutil.Process(named.pid)
+    where = f" It was started as process {named.pid} on {named.host}." if named and named.host else ""
     message = (
-        f"The trainer of {run.id} cannot be ended from here: no process of this machine and user is known"
-        " to hold its lock. End it where it was started."
+        f"The trainer of {run.id} cannot be ended from here: no process of this machine (or container) is"
+        f" certain to hold its lock.{where} End it there."
     )
     raise RunDirectoryError(message)
-
-
-def _has_open(process: psutil.Process, run: RunDirectory) -> bool:
-    return any(file.path == str(run.lock_path.resolve()) for file in process.open_files())

@@ -22,7 +22,7 @@ from gradacc_gui.theme import ThemeChoice, Themes, space
 from gradacc_gui.widgets.desktop import ask_for_file, open_folder
 from gradacc_gui.widgets.parts import SELECTABLE, ElidedLabel, Panel, Segments, button, label, put
 from gradacc_gui.words import tr
-from trainer_backend.run_directory import home
+from trainer_backend.private_files import home
 
 SHORTCUTS = (
     ("Ctrl+L", "Live"),

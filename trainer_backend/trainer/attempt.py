@@ -10,6 +10,7 @@ from trainer_backend.errors import GradaccError, UsageError
 from trainer_backend.inbox import Inbox
 from trainer_backend.journal import JournalWriter
 from trainer_backend.journal_reader import JournalReader
+from trainer_backend.private_files import make_folder_in
 from trainer_backend.protocol import (
     OptimizerStepMeasured,
     PhaseEntered,
@@ -18,7 +19,7 @@ from trainer_backend.protocol import (
     Warned,
 )
 from trainer_backend.recipe import Recipe, entry_sha256
-from trainer_backend.run_directory import RunDirectory, make_private
+from trainer_backend.run_directory import RunDirectory
 from trainer_backend.run_facts import RunFacts
 from trainer_backend.trainer import failures
 from trainer_backend.trainer.lifecycle import Lifecycle, StopAskedError, print_line
@@ -48,7 +49,7 @@ def run_attempt(
     with run.locked():
         check_whole(run)
         for folder in (run.inbox_path, run.checkpoints_path):  # a copied directory may lack empty ones
-            make_private(folder)
+            make_folder_in(run.path, folder.name)
         before = _before(run)
         life = Lifecycle()
         life.steering = Steering(

@@ -22,7 +22,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 
 from trainer_backend.errors import GradaccError, UsageError
-from trainer_backend.run_directory import checkpoints_in, make_private
+from trainer_backend.private_files import make_folder_in, sync
+from trainer_backend.run_directory import checkpoints_in
 
 FORMAT: Final = 1
 MODEL: Final = "model.safetensors"
@@ -57,7 +58,7 @@ def write(folder: Path, step: int, saved: Saved) -> tuple[Path, int]:
     target = folder / f"step-{step:09d}"
     beside = folder / f".{target.name}.part"
     try:
-        make_private(folder)
+        make_folder_in(folder.parent, folder.name)
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(mode=0o700)
         aliases = _write_tensors(saved.model, beside / MODEL)
@@ -68,15 +69,15 @@ def write(folder: Path, step: int, saved: Saved) -> tuple[Path, int]:
         (beside / CHECKSUMS).write_text(json.dumps(sums), encoding="utf-8")
         for path in beside.iterdir():
             path.chmod(0o600)
-            _sync(path)
-        _sync(beside)
+            sync(path)
+        sync(beside)
         size_bytes = sum(path.stat().st_size for path in beside.iterdir())
         aside = folder / f".{target.name}.old.part"
         if target.exists():  # saved again at the same border
             shutil.rmtree(aside, ignore_errors=True)
             target.rename(aside)
         beside.rename(target)
-        _sync(folder)
+        sync(folder)
         shutil.rmtree(aside, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(beside, ignore_errors=True)
@@ -103,17 +104,6 @@ def _write_tensors(tensors: dict[str, torch.Tensor], path: Path) -> dict[str, st
         distinct[name] = plain.clone() if shares else plain  # a view would bring all it looks into
     save_file(distinct, path, metadata={"format": "pt"})
     return aliases
-
-
-def _sync(path: Path) -> None:
-    """Bring a file, or a folder's names, to the disk; folders cannot be opened on Windows."""
-    if os.name == "nt" and path.is_dir():
-        return
-    handle = os.open(path, os.O_RDONLY if os.name != "nt" else os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _sha256(path: Path) -> str:

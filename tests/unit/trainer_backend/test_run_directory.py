@@ -19,7 +19,8 @@ import pytest
 from tests.support.stand_in import new_run
 from tests.support.trainers import ROOT
 from trainer_backend.errors import RunDirectoryError, UsageError
-from trainer_backend.run_directory import RunDirectory, all_runs, find_run, home, runs_folder
+from trainer_backend.private_files import home
+from trainer_backend.run_directory import RunDirectory, all_runs, find_run, runs_folder
 
 HOLD = """
 import os, sys, time
