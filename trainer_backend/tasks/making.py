@@ -28,6 +28,7 @@ OPTIONAL: Final = (
     "count",
     "artifacts",
     "export",
+    "definition",
 )
 
 
@@ -36,6 +37,8 @@ def make_task(recipe: Recipe, warn: ReportWarning) -> Task:
 
     Beside what `Task` names, a task may have: `decays_all` (False leaves norms and biases out of decay),
     `loss_unit` ("token" or "sample"), `versions` (packages to name in `RunStarted`),
+    `definition(model, batch)` (the loss as it is defined, where `loss` takes the same sum another way: the
+    certificate holds one against the other),
     `artifacts(model, folder)` (what an evaluation shows: kind, path, caption) and
     `export(model, folder)` (what is left at the end for other programs).
     """

@@ -144,7 +144,7 @@ def _one(
 ) -> None:
     """One micro-batch; its gradients are added to `plain`."""
     with context if context is not None else contextlib.nullcontext():
-        terms = read_terms(subject.loss(model, batch))
+        terms = read_terms(subject.definition(model, batch))
     part = PlainMicroBatch(_samples(subject, batch))
     norms: dict[str, float] = {}
     for left, term in enumerate(terms, start=1 - len(terms)):

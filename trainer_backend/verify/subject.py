@@ -18,6 +18,7 @@ from trainer_backend.engine.batches import mapped, tensors_of
 from trainer_backend.engine.private_api import BATCH_NORM
 from trainer_backend.errors import GradaccError, UsageError
 from trainer_backend.tasks import Batch, LossTerm, Task
+from trainer_backend.tasks.making import method
 from trainer_backend.verify.report import ComputePrecision
 from trainer_backend.verify.torch_modes import ControlledRun, LossCall, in_fp64, switch_off_dropout
 
@@ -198,8 +199,14 @@ class Subject:
             yield
 
     def loss(self, model: torch.nn.Module, batch: Batch) -> LossTerm | Iterable[LossTerm]:
-        """The task's loss."""
+        """The task's loss, as runs take it."""
         return self.task.loss(model, batch)
+
+    def definition(self, model: torch.nn.Module, batch: Batch) -> LossTerm | Iterable[LossTerm]:
+        """The loss as it is defined, where the task computes the same sum another way when it runs."""
+        defined = method(self.task, "definition")
+        given: LossTerm | Iterable[LossTerm] = (defined or self.task.loss)(model, batch)
+        return given
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:

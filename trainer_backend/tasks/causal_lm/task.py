@@ -34,6 +34,8 @@ from trainer_backend.tasks.causal_lm.probes import check_packing, is_causal, tak
 AUXILIARY: Final = "auxiliary"
 CHUNKED_ABOVE: Final = 16_384
 """Vocabularies above this take the chunked loss by themselves."""
+DEFINED_UP_TO: Final = 2**27
+"""Logits that a certificate holds at once to prove the chunked loss: 1 GiB in fp64, and its gradient's."""
 
 
 class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
@@ -140,8 +142,19 @@ class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
 
     def loss(self, model: torch.nn.Module, batch: Rows) -> list[LossTerm]:
         """Cross-entropy of the shifted tokens in sum form, and a router's auxiliary loss."""
+        return self._terms(model, batch, in_chunks=scores_in_chunks(model))
+
+    def definition(self, model: torch.nn.Module, batch: Rows) -> list[LossTerm]:
+        """The same from all logits at once, as far as they fit."""
+        tokens, vocabulary = batch.tokens.numel(), vocabulary_of(model)
+        in_chunks = tokens * vocabulary > DEFINED_UP_TO and scores_in_chunks(model)
+        if in_chunks:
+            self.warn("loss-not-proven", {"tokens": tokens, "vocabulary": vocabulary})
+        return self._terms(model, batch, in_chunks=in_chunks)
+
+    def _terms(self, model: torch.nn.Module, batch: Rows, *, in_chunks: bool) -> list[LossTerm]:
         smoothing = self.task.label_smoothing
-        if scores_in_chunks(model):
+        if in_chunks:
             outputs = self._forward(model, batch, Scored(batch.targets, batch.weights, smoothing))
             total = outputs.loss
         else:

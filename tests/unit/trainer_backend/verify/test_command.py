@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.language_models import write_json_lines, write_model
 from trainer_backend.__main__ import main as trainer_main
+from trainer_backend.tasks.causal_lm.chunked import chunked_cross_entropy
 from trainer_backend.verify.command import main
 from trainer_backend.verify.report import AnyMessage, VerifyFailed, VerifyProgress, VerifyReport, decode
 
@@ -265,6 +266,30 @@ def test_what_the_task_warns_of_stands_in_the_certificate_once(
     warned = [entry.values["code"] for entry in report.remarks if entry.code == "task-warned"]
     assert warned.count("records-skipped") == 1
     assert len(warned) == len(set(warned))
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "equal"), (1.001, "not-equal")])
+def test_the_loss_in_chunks_is_held_against_its_definition(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    factor: float,
+    verdict: str,
+) -> None:
+    """A chunked total that is 0.1 % off is no proof of itself."""
+    taken = chunked_cross_entropy
+    monkeypatch.setattr(
+        "trainer_backend.tasks.causal_lm.head.chunked_cross_entropy",
+        lambda *arguments: taken(*arguments) * factor,
+    )
+    write_model(tmp_path / "model")
+    write_json_lines(tmp_path / "data.jsonl", [{"prompt": "this is", "completion": " a text"}] * 9)
+    path = tmp_path / "tuned.toml"
+    path.write_text(TUNED.replace("max_length = 32", 'max_length = 32\nloss = "chunked"'), "utf-8")
+    main([str(path), "--json", "--samples", "4", "--steps", "2"])
+    report = lines(capsys)[-1]
+    assert isinstance(report, VerifyReport)
+    assert report.verdict == verdict
 
 
 def test_a_slow_recipe_takes_as_many_samples_as_end_in_a_minute_and_says_so(
