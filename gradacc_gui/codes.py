@@ -151,7 +151,7 @@ WARNINGS: Final[dict[str, str]] = {
     "attention-eager": "{model} has no sdpa attention in this version of transformers; eager is used.",
     "weights-missing": "{count} weights of {model} are not in its files and start at random, {first} first.",
     **TEXT_WARNINGS,
-    "loss-not-proven": "{tokens} tokens with {vocabulary} logits each are too many to hold at once: the loss in "
+    "loss-not-proven": "{tokens} tokens of {vocabulary} logits are too many to hold at once: the loss in "
     "chunks is compared with itself, not with its definition.",
     "loss-chunked": "The loss is taken in chunks of tokens: the same sum and gradient, without holding"
     " {vocabulary} logits of every token at once.",
