@@ -82,9 +82,9 @@ def _run(target: str, settings: list[str], *, replay: bool, from_step: int | Non
 if __name__ == "__main__":
     if sys.stderr is not None:
         faulthandler.enable()
-    from trainer_backend.trainer.streams import forgive_full_disk
+    from trainer_backend.trainer.streams import forgive_prints
 
-    forgive_full_disk()
+    forgive_prints()
     code = main()
     from trainer_backend.trainer.lifecycle import exit_soon
 

@@ -6,6 +6,7 @@ this user's own and closed to others: on a shared machine somebody else's `sitec
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from contextlib import suppress
@@ -13,6 +14,21 @@ from pathlib import Path
 from typing import Final
 
 from trainer_backend.errors import RunDirectoryError
+
+
+class ForeignFolderError(RunDirectoryError, PermissionError):
+    """A folder in GRADACC_HOME is another user's."""
+
+    def __init__(self, folder: Path) -> None:
+        sentence = (
+            f"{folder} belongs to another user, who could change the code that gradacc runs from there."
+            " Set GRADACC_HOME to a folder of your own."
+        )
+        super().__init__(errno.EPERM, sentence)  # as the system's own errors, for who expects those
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
 
 _CLOSED: Final = 0o700
 _OTHERS: Final = 0o077
@@ -32,7 +48,7 @@ def home() -> Path:
 def make_private(path: Path) -> Path:
     """Make a folder, and each missing one above it, for its owner alone; gives it.
 
-    Raises OSError, and RunDirectoryError where a folder in GRADACC_HOME is another user's.
+    Raises OSError: also ForeignFolderError, where a folder in GRADACC_HOME is another user's.
     """
     path = path.absolute()
     missing = []
@@ -55,10 +71,18 @@ def make_folder_in(parent: Path, name: str) -> Path:
     return folder
 
 
+def is_private(path: Path) -> bool:
+    """Whether a folder is this user's own and closed to all others."""
+    status = path.lstat()
+    return os.name == "nt" or (
+        stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & _OTHERS
+    )
+
+
 def check_private(path: Path) -> None:
     """Close every folder from GRADACC_HOME down to `path` to other users.
 
-    Folders elsewhere are not looked at, nor those above GRADACC_HOME. Raises RunDirectoryError where one
+    Folders elsewhere are not looked at, nor those above GRADACC_HOME. Raises ForeignFolderError where one
     belongs to another user, who could change what lies in it.
     """
     if os.name == "nt":  # a profile's folders are closed by their access lists
@@ -72,7 +96,7 @@ def check_private(path: Path) -> None:
         below /= name
         status = below.stat()
         if status.st_uid != os.geteuid():
-            raise RunDirectoryError(_foreign(below))
+            raise ForeignFolderError(below)
         if stat.S_ISDIR(status.st_mode) and status.st_mode & _OTHERS:
             below.chmod(stat.S_IMODE(status.st_mode) & ~_OTHERS)
 
@@ -86,16 +110,9 @@ def _check_home(own: Path) -> None:
     if status.st_mode & stat.S_ISVTX:
         return
     if status.st_uid != os.geteuid():
-        raise RunDirectoryError(_foreign(own))
+        raise ForeignFolderError(own)
     if status.st_mode & _OTHERS_WRITE:
         own.chmod(stat.S_IMODE(status.st_mode) & ~_OTHERS_WRITE)
-
-
-def _foreign(folder: Path) -> str:
-    return (
-        f"{folder} belongs to another user, who could change the code that gradacc runs from there."
-        " Set GRADACC_HOME to a folder of your own."
-    )
 
 
 def private_opener(path: str, flags: int) -> int:

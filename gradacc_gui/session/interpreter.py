@@ -15,14 +15,14 @@ import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from trainer_backend.errors import UsageError
-from trainer_backend.private_files import home, make_private
+from trainer_backend.private_files import check_private, home, is_private, make_private, private_opener
 
 OLDEST_PYTHON: Final = (3, 11)
 OLDEST_TORCH: Final = (2, 13)
@@ -40,24 +40,26 @@ class Need(msgspec.Struct, frozen=True):
     package: str
     """Its name for pip."""
     oldest: tuple[int, ...]
+    pinned: str
+    """The version that is installed where it is missing: the one that the tests were run with."""
 
     @property
     def requirement(self) -> str:
         """What pip is asked for."""
-        return f"{self.package}>={'.'.join(map(str, self.oldest))}"
+        return f"{self.package}=={self.pinned}"
 
 
 NEEDS: Final = (
-    Need("msgspec", "msgspec", (0, 19)),
-    Need("safetensors", "safetensors", (0, 4, 5)),
-    Need("psutil", "psutil", (6,)),
-    Need("pynvml", "nvidia-ml-py", (12, 560)),
-    Need("tomlkit", "tomlkit", (0, 13)),
+    Need("msgspec", "msgspec", (0, 19), "0.23.0"),
+    Need("safetensors", "safetensors", (0, 4, 5), "0.8.0"),
+    Need("psutil", "psutil", (6,), "7.2.2"),
+    Need("pynvml", "nvidia-ml-py", (12, 560), "13.615.71"),
+    Need("tomlkit", "tomlkit", (0, 13), "0.15.2"),
     # safetensors writes tensors through it. Any that torch works with will do: a newer one laid over an
     # interpreter's own would break what is compiled against that.
-    Need("numpy", "numpy", (1, 21)),
+    Need("numpy", "numpy", (1, 21), "2.4.6"),
 )
-"""The trainer's part of pyproject.toml's dependencies."""
+"""The trainer's part of pyproject.toml's dependencies, at the versions of constraints.txt."""
 
 
 class InterpreterError(UsageError):
@@ -286,7 +288,7 @@ def overlay_folder(interpreter: Interpreter) -> Path:
 
 def overlay_target(interpreter: Interpreter, need: Need) -> Path:
     """Where one of them lies; its own folder, so that it hides nothing that an interpreter has."""
-    return overlay_folder(interpreter) / f"{need.package}-{'.'.join(map(str, need.oldest))}"
+    return overlay_folder(interpreter) / f"{need.package}-{need.pinned}"
 
 
 def installs(interpreter: Interpreter) -> list[Install]:
@@ -350,28 +352,54 @@ def trainer_copy(source: Path | None = None) -> Path:
         contents.append((name, content))
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
     target = home() / "trainer" / digest.hexdigest()[:16]
-    if not (target / "trainer_backend" / "__init__.py").is_file():
-        _write_copy(target, contents)
+    try:
+        is_closed = target.exists() and is_private(target)  # else what was compiled there may be anybody's
+        if target.exists():
+            check_private(target)
+        if not is_closed or not _is_copy(target, contents):
+            _write_copy(target, contents)
+    except OSError as error:
+        message = f"The trainer cannot be copied to {target}: {error.strerror}. Set GRADACC_HOME elsewhere."
+        raise InterpreterError(message) from error
     return target
 
 
-def _write_copy(target: Path, contents: Iterable[tuple[str, bytes]]) -> None:
+def _is_copy(target: Path, contents: Sequence[tuple[str, bytes]]) -> bool:
+    """Whether exactly these files lie there, byte for byte; what Python compiled from them may lie beside.
+
+    Its name says what was copied there once. What lies there now is what would run.
+    """
+    wanted = {f"trainer_backend/{name}": content for name, content in contents}
+    try:
+        there = {path.relative_to(target).as_posix(): path for path in target.rglob("*") if not path.is_dir()}
+        sources = {name: path for name, path in there.items() if "/__pycache__/" not in name}
+        return sources.keys() == wanted.keys() and all(
+            not path.is_symlink() and path.read_bytes() == wanted[name] for name, path in sources.items()
+        )
+    except OSError:
+        return False
+
+
+def _write_copy(target: Path, contents: Sequence[tuple[str, bytes]]) -> None:
+    """Put the copy in its place. Raises OSError."""
     beside = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
+    aside = beside.with_name(f"{beside.name}.aside")
     try:
         for name, content in contents:
             path = beside / "trainer_backend" / name
             make_private(path.parent)
-            path.write_bytes(content)
+            with open(path, "wb", opener=private_opener) as file:
+                file.write(content)
         try:
+            if target.exists():
+                target.rename(aside)
             beside.replace(target)
         except OSError:
-            if not (target / "trainer_backend" / "__init__.py").is_file():  # else another window was faster
+            if not _is_copy(target, contents):  # else another window was faster
                 raise
-    except OSError as error:
-        message = f"The trainer cannot be copied to {target}: {error.strerror}. Set GRADACC_HOME elsewhere."
-        raise InterpreterError(message) from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 _REMOVED: Final = (
@@ -381,6 +409,7 @@ _REMOVED: Final = (
     "PYTHONEXECUTABLE",
     "PYTHONPLATLIBDIR",
     "PYTHONINSPECT",
+    "PYTHONIOENCODING",
     "VIRTUAL_ENV",
     "__PYVENV_LAUNCHER__",
 )
@@ -395,8 +424,13 @@ def cleaned_environment(base: Mapping[str, str] | None = None) -> dict[str, str]
 
 
 def trainer_environment(interpreter: Interpreter) -> dict[str, str]:
-    """The environment a trainer is started in: its code and the overlay's packages on PYTHONPATH."""
+    """The environment a trainer is started in: its code and the overlay's packages on PYTHONPATH.
+
+    Raises InterpreterError and ForeignFolderError when these cannot be trusted to be ours.
+    """
     folders = [trainer_copy(), *(overlay_target(interpreter, need) for need in interpreter.missing())]
+    for folder in folders[1:]:
+        check_private(folder)
     environment = cleaned_environment()
     environment |= {
         "PYTHONPATH": os.pathsep.join(map(str, folders)),

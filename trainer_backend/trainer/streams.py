@@ -1,7 +1,7 @@
-"""Standard streams that lie in a file: a full disk costs their lines, not the run.
+"""Standard streams that no `print` fails on.
 
-A trainer's output is trainer.log, on the run's own disk; a `print` in the user's code must not end a
-run whose journal survives that the disk is full.
+A trainer's output is trainer.log, on the run's own disk: a full disk costs its lines, not the run. The log
+is UTF-8 whatever the environment says, and takes what cannot be encoded as escapes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 FULL: Final = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
+ESCAPES: Final = "backslashreplace"
+"""What becomes of a character that a stream's encoding lacks."""
+
+
 class ForgivingFile(io.FileIO):
     """What finds no room is dropped."""
 
@@ -33,8 +37,8 @@ class ForgivingFile(io.FileIO):
             return memoryview(data).nbytes
 
 
-def forgive_full_disk() -> None:
-    """From here on, stdout and stderr lose lines on a full disk instead of raising."""
+def forgive_prints() -> None:
+    """From here on, stdout and stderr raise neither for a full disk nor for what they cannot encode."""
     sys.stdout = _forgiving(sys.stdout)
     sys.stderr = _forgiving(sys.stderr)
 
@@ -47,9 +51,11 @@ def _forgiving(stream: TextIO) -> TextIO:
             stream.flush()
             return io.TextIOWrapper(
                 io.BufferedWriter(ForgivingFile(stream.fileno(), "w", closefd=False)),
-                encoding=stream.encoding,
-                errors=stream.errors,
+                encoding="utf-8",
+                errors=ESCAPES,
                 line_buffering=stream.line_buffering,
                 write_through=stream.write_through,
             )
+    with suppress(OSError, ValueError):
+        stream.reconfigure(errors=ESCAPES)  # a terminal's or pipe's encoding is its own
     return stream

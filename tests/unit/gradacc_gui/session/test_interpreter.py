@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tomllib
@@ -29,6 +30,7 @@ from gradacc_gui.session.interpreter import (
     trainer_environment,
 )
 from tests.support.trainers import ROOT
+from trainer_backend.private_files import make_private
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +165,7 @@ def test_only_what_is_missing_is_installed_and_each_in_its_own_folder() -> None:
     assert "--no-deps" in step.command
     assert step.command[step.command.index("--target") + 1] == str(step.beside)
     assert not step.target.exists()
-    step.target.mkdir(parents=True)
+    make_private(step.target)
     assert installs(lacking) == []
     assert trainer_environment(lacking)["PYTHONPATH"].split(os.pathsep)[1:] == [str(step.target)]
 
@@ -184,7 +186,14 @@ def test_the_needs_are_those_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     for need in NEEDS:
         if need.package != "numpy":  # an interpreter's own may be older than the one the window wants
-            assert need.requirement in project["dependencies"]
+            oldest = ".".join(map(str, need.oldest))
+            assert f"{need.package}>={oldest}" in project["dependencies"]
+
+
+def test_what_is_missing_is_installed_at_the_locked_version() -> None:
+    """The one that the tests were run with, not whatever is newest that day."""
+    locked = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    assert [need.requirement for need in NEEDS if need.requirement not in locked] == []
 
 
 def test_the_trainer_is_copied_once_and_an_upgrade_leaves_the_old_copy(tmp_path: Path) -> None:
@@ -204,6 +213,44 @@ def test_the_trainer_is_copied_once_and_an_upgrade_leaves_the_old_copy(tmp_path:
     assert (second / "trainer_backend" / "new_module.py").is_file()
     assert not list(second.rglob("*.pyc"))
     assert not [entry for entry in first.parent.iterdir() if entry.name.startswith(".")]
+
+
+@pytest.mark.parametrize("how", ["added", "changed", "linked", "open"])
+def test_a_copy_that_is_not_what_was_copied_is_made_anew(how: str, tmp_path: Path) -> None:
+    """Its folder is on PYTHONPATH: another user's sitecustomize.py ran in a trainer."""
+    copy = trainer_copy()
+    init = copy / "trainer_backend" / "__init__.py"
+    content = init.read_bytes()
+    match how:
+        case "added":
+            (copy / "sitecustomize.py").write_text("raise SystemExit(7)")
+        case "changed":
+            init.write_bytes(content[::-1])
+        case "linked":
+            init.rename(tmp_path / "code.py")
+            init.symlink_to(tmp_path / "code.py")
+        case _:  # what was compiled there may be anybody's
+            copy.chmod(0o777)
+            (copy / "trainer_backend" / "__pycache__").mkdir()
+            (copy / "trainer_backend" / "__pycache__" / "errors.pyc").write_bytes(b"code")
+
+    assert trainer_copy() == copy
+    assert [path.name for path in copy.iterdir()] == ["trainer_backend"]
+    assert not (copy / "trainer_backend" / "__pycache__").exists()
+    assert not init.is_symlink()
+    assert init.read_bytes() == content
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o700
+    assert not [entry for entry in copy.parent.iterdir() if entry.name.startswith(".")]
+
+
+def test_what_python_compiled_in_a_copy_is_left_to_live_trainers() -> None:
+    """Their copy is not made anew under them."""
+    copy = trainer_copy()
+    compiled = copy / "trainer_backend" / "__pycache__" / "errors.pyc"
+    compiled.parent.mkdir()
+    compiled.write_bytes(b"code")
+    assert trainer_copy() == copy
+    assert compiled.exists()
 
 
 def test_a_copy_runs_where_gradacc_is_not_installed(bare: Path) -> None:

@@ -1,0 +1,44 @@
+"""What a user's code prints ends no run, whatever the environment says about encodings."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.trainers import ROOT
+
+PROGRAM = r"""
+import sys
+from trainer_backend.trainer.streams import forgive_prints
+forgive_prints()
+print("\u2713 \udc80")
+print("\u2713", file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("variable", ["PYTHONIOENCODING", "LC_ALL"])
+def test_the_log_is_utf_8_and_takes_what_cannot_be_encoded(variable: str, tmp_path: Path) -> None:
+    """A check mark failed a run under cp1252."""
+    value = "cp1252" if variable == "PYTHONIOENCODING" else "C"
+    environment = os.environ | {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", variable: value}
+    with (tmp_path / "trainer.log").open("wb") as log:
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT, timeout=60, check=True,
+        )  # fmt: skip
+    lines = (tmp_path / "trainer.log").read_text("utf-8").splitlines()
+    assert sorted(lines) == sorted(["\u2713 \\udc80", "\u2713"])
+
+
+def test_a_pipe_keeps_its_encoding_and_gets_escapes() -> None:
+    """Who reads it asked for that encoding."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=ROOT, env=os.environ | {"PYTHONIOENCODING": "cp1252"},
+        capture_output=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout.decode("cp1252").strip() == r"\u2713 \udc80"
