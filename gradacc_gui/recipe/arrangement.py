@@ -198,7 +198,14 @@ def span_of(spec: FieldSpec, columns: int) -> int:
 
 
 _LONG: Final = frozenset(
-    {"data.pattern", "task.generate", "task.lora_targets", "task.modules_to_save", "accumulation.schedule"}
+    {
+        "data.pattern",
+        "task.generate",
+        "task.added_tokens",
+        "task.lora_targets",
+        "task.modules_to_save",
+        "accumulation.schedule",
+    }
 )
 
 

@@ -134,6 +134,14 @@ class CausalLMTask(Section, frozen=True, kw_only=True):
             extra={"path": "file", "advanced": True},
         ),
     ] = ""
+    added_tokens: Annotated[
+        tuple[str, ...],
+        Meta(
+            title="Added tokens",
+            description="New tokens for the tokenizer; the embedding gets rows for them, which are trained.",
+            extra={"advanced": True},
+        ),
+    ] = ()
     resize_embedding: Annotated[
         bool,
         Meta(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -16,8 +17,15 @@ _PATTERN: Final = re.compile(r"[*+?()\[\]{}|^$\\]")
 """What no module's name holds: a target with one of them is a regular expression."""
 
 
-def with_adapters(model: Any, task: CausalLMTask) -> torch.nn.Module:  # noqa: ANN401 - a PreTrainedModel
-    """The model with frozen weights and adapters in place. Raises UsageError."""
+def with_adapters(
+    model: Any,  # noqa: ANN401 - a PreTrainedModel
+    task: CausalLMTask,
+    new_tokens: Sequence[int],
+) -> torch.nn.Module:
+    """The model with frozen weights and adapters in place. Raises UsageError.
+
+    Rows of `new_tokens` are trained too, unless the whole embedding is: nobody has taught them anything.
+    """
     try:
         peft: Any = importlib.import_module("peft")  # an optional, heavy library
     except ImportError as error:
@@ -33,14 +41,18 @@ def with_adapters(model: Any, task: CausalLMTask) -> torch.nn.Module:  # noqa: A
     for name in task.modules_to_save:
         if not _matches(model, name):
             raise UsageError(_unmatched("task.modules_to_save", name, model, task, is_linear=False))
+    embedding = next(name for name, module in model.named_modules() if module is model.get_input_embeddings())
+    is_whole = any(embedding == name or embedding.endswith(f".{name}") for name in task.modules_to_save)
     config = peft.LoraConfig(
         r=task.lora_rank,
         lora_alpha=task.lora_alpha,
         lora_dropout=task.lora_dropout,
+        fan_in_fan_out=any(type(module).__name__ == "Conv1D" for module in model.modules()),
         target_modules=targets or "all-linear",
         modules_to_save=list(task.modules_to_save) or None,
         # A head that shares its weight with the embedding stays one with it when either is trained whole.
         ensure_weight_tying=bool(task.modules_to_save) and _ties(model),
+        trainable_token_indices={embedding: list(new_tokens)} if new_tokens and not is_whole else None,
         task_type="CAUSAL_LM",
     )
     adapted: torch.nn.Module = peft.get_peft_model(model, config)

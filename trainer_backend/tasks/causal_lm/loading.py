@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,17 +40,19 @@ def is_offline(task: CausalLMTask) -> bool:
 
 
 def load_tokenizer(task: CausalLMTask, folder: Path) -> Any:  # noqa: ANN401 - any tokenizer class
-    """The tokenizer of the recipe's model. Raises UsageError."""
+    """The tokenizer of the recipe's model, with the tokens that the recipe adds. Raises UsageError."""
     transformers = _transformers()
     refuse_folder(task, folder)
     try:
-        return transformers.AutoTokenizer.from_pretrained(
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
             model_source(task, folder),
             local_files_only=is_offline(task),
             trust_remote_code=task.trust_remote_code,
         )
     except LOADING_ERRORS as error:
         raise UsageError(_cannot_load("tokenizer", task, folder, error)) from error
+    tokenizer.add_tokens(list(task.added_tokens))
+    return tokenizer
 
 
 def load_model(task: CausalLMTask, folder: Path, warn: ReportWarning) -> torch.nn.Module:
@@ -103,8 +106,12 @@ def prepare_model(
     task: CausalLMTask,
     *,
     rows: int = 0,
+    new_tokens: Sequence[int] = (),
 ) -> torch.nn.Module:
-    """Embedding, checkpointing and adapters in place, as the recipe asks. Raises UsageError."""
+    """Embedding, checkpointing and adapters in place, as the recipe asks. Raises UsageError.
+
+    `rows`: at least so many in the embedding. `new_tokens`: whose rows are trained beside adapters.
+    """
     if rows > model.get_input_embeddings().weight.shape[0]:
         model.resize_token_embeddings(rows)
     if task.activation_checkpointing:
@@ -115,7 +122,7 @@ def prepare_model(
     if task.activation_checkpointing:
         # Frozen embeddings give a first block whose input needs no gradient: nothing would be recomputed.
         model.enable_input_require_grads()
-    return with_adapters(model, task)
+    return with_adapters(model, task, new_tokens)
 
 
 def _checkpoint_activations(model: Any) -> None:  # noqa: ANN401 - a PreTrainedModel

@@ -67,7 +67,8 @@ class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
         model = prepare_model(
             load_model(self.task, self.folder, self.warn),
             self.task,
-            rows=len(self.tokenizer) if self.task.resize_embedding else 0,
+            rows=len(self.tokenizer) if self._grows else 0,
+            new_tokens=self.tokenizer.convert_tokens_to_ids(list(self.task.added_tokens)),
         )
         config: Any = model.config
         self._auxiliary_ratio = float(getattr(config, "router_aux_loss_coef", 0.0) or 0.0)
@@ -81,6 +82,11 @@ class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
             check_packing(model, self.task.model, takes_positions=self._takes_positions)
         self._choose_loss(model)
         return model
+
+    @property
+    def _grows(self) -> bool:
+        """Whether the embedding gets rows for tokens that it has none for."""
+        return self.task.resize_embedding or bool(self.task.added_tokens)
 
     def _choose_loss(self, model: torch.nn.Module) -> None:
         """Chunked where that is asked, or worth it and possible; what is decided by itself is said."""
@@ -107,7 +113,7 @@ class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
 
     def _encoder(self) -> Encoder:
         task = self.task
-        rows = 0 if task.resize_embedding else embedding_rows(task, self.folder)
+        rows = 0 if self._grows else embedding_rows(task, self.folder)
         return Encoder(
             self.tokenizer, task, self.data, self.warn, folder=self.folder, vocabulary=rows or None
         )
@@ -239,7 +245,9 @@ class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
         return saved
 
     def _save(self, model: Any, folder: Path) -> Path:  # noqa: ANN401 - a PreTrainedModel or a PeftModel
-        model.save_pretrained(folder)
+        # Rows that were added are in no other file.
+        options = {"save_embedding_layers": True} if self._grows and hasattr(model, "peft_config") else {}
+        model.save_pretrained(folder, **options)
         self.tokenizer.save_pretrained(folder)
         return folder
 

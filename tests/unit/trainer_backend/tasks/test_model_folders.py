@@ -230,3 +230,43 @@ def test_modules_trained_whole_are_trained_and_saved(tmp_path: Path, shape: Shap
     base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model", attn_implementation="eager")
     again = peft.PeftModel.from_pretrained(base, saved)
     torch.testing.assert_close(again(input_ids=tokens).logits, expected)
+
+
+@pytest.mark.parametrize("shape", ["llama", "gpt2"])
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_added_tokens_have_rows_that_are_trained(tmp_path: Path, shape: Shape, method: str) -> None:
+    """Also beside adapters, where the other rows stay as they are; with a head of its own or a shared one."""
+    task = make(tmp_path, shape, method=method, added_tokens=("<call>", "</call>"))
+    number = task.tokenizer.convert_tokens_to_ids("<call>")
+    assert task.tokenizer.encode("<call>") == [number]
+    model: Any = task.model()
+    embedding = model.get_input_embeddings()
+    before = embedding(torch.arange(number + 1)).detach().clone()
+    assert before.shape[0] == number + 1
+    train = task.datasets().train
+    batch = task.collate([train[0]])
+    batch.tokens[0, 1] = number
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1.0)
+    next(iter(task.loss(model, batch))).total.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    changed = (embedding(torch.arange(number + 1)) != before).any(-1)
+    assert changed[number]
+    if method == "lora":
+        assert changed.sum() == 1
+
+
+def test_a_tuned_tokenizer_goes_with_its_model(tmp_path: Path) -> None:
+    """The adapter's folder brings the added tokens and their rows."""
+    import peft
+    import transformers
+
+    task = make(tmp_path, method="lora", added_tokens=("<call>",))
+    model: Any = task.model().eval()
+    (saved,) = task.export(model, tmp_path / "out")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(saved)
+    base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    base.resize_token_embeddings(len(tokenizer))
+    tokens = torch.tensor([tokenizer.encode("this <call> is")])
+    again = peft.PeftModel.from_pretrained(base, saved)
+    inputs = again.get_input_embeddings()(tokens)
+    torch.testing.assert_close(inputs, model.get_input_embeddings()(tokens))
