@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from trainer_backend.tasks.causal_lm.templates import Template
 from trainer_backend.tasks.causal_lm.turns import Dialogue, Turn, Unfit
@@ -35,19 +35,32 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Specials:
-    """A tokenizer's special tokens as text."""
+    """A tokenizer's tokens that no text is cut within."""
 
-    tokens: tuple[str, ...]
+    added: re.Pattern[str]
+    """Any added token, such as <think> or <tool_call>."""
+    one: re.Pattern[str]
+    """A special token: what ends turns is among these."""
+    run: re.Pattern[str]
+    """Special tokens one behind another."""
     eos: str = ""
 
-    def __post_init__(self) -> None:
-        longest_first = sorted(filter(None, self.tokens), key=len, reverse=True)
-        pattern = "|".join(map(re.escape, longest_first)) or r"(?!)"
-        object.__setattr__(self, "one", re.compile(pattern))
-        object.__setattr__(self, "run", re.compile(rf"\s*(?:{pattern})+"))
+    @classmethod
+    def of(cls, special: Iterable[str], added: Iterable[str] = (), eos: str = "") -> Specials:
+        """By their texts; special tokens count as added."""
+        special = tuple(special)
+        one = _any_of(special)
+        return cls(
+            re.compile(_any_of((*special, *added))),
+            re.compile(one),
+            re.compile(rf"\s*(?:{one})+"),
+            eos,
+        )
 
-    one: re.Pattern[str] = dataclasses.field(init=False)
-    run: re.Pattern[str] = dataclasses.field(init=False)
+
+def _any_of(tokens: Iterable[str]) -> str:
+    longest_first = sorted(filter(None, set(tokens)), key=len, reverse=True)
+    return "|".join(map(re.escape, longest_first)) or r"(?!)"
 
 
 class Answers:
@@ -141,7 +154,7 @@ class Answers:
         common = min(common_length(text, prompt), bound)
         for written in (text, prompt):
             # A token that begins before the cut and ends behind it is not begun.
-            for token in self._specials.one.finditer(written, max(0, common - 200)):
+            for token in self._specials.added.finditer(written, max(0, common - 200)):
                 if token.start() < common < token.end():
                     common = token.start()
         return common

@@ -18,7 +18,7 @@ from trainer_backend.errors import UsageError
 from trainer_backend.kinds.causal_lm import CausalLMData, CausalLMTask
 from trainer_backend.protocol import Scalar
 from trainer_backend.tasks.built_in import ReportWarning
-from trainer_backend.tasks.causal_lm.answers import Answers, Row, Specials
+from trainer_backend.tasks.causal_lm.answers import Answers, Row
 from trainer_backend.tasks.causal_lm.forms import LeftOut, ReadAs, Sample, Text
 from trainer_backend.tasks.causal_lm.raw_text import Broken
 from trainer_backend.tasks.causal_lm.spans import Tokens, specials_of
@@ -128,7 +128,7 @@ class Encoder:
         self._tokens = Tokens(tokenizer)
         self._eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
         self._template = Template(tokenizer, folder / task.chat_template if task.chat_template else None)
-        self._specials = Specials(specials_of(tokenizer), str(tokenizer.eos_token or ""))
+        self._specials = specials_of(tokenizer)
         self._answers = Answers(self._template, self._specials)
         self._vocabulary = vocabulary
         self._begin()

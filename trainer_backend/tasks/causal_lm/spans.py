@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trainer_backend.tasks.causal_lm.answers import Row
+from trainer_backend.tasks.causal_lm.answers import Row, Specials
 from trainer_backend.tasks.causal_lm.turns import Unfit
 
 
@@ -70,9 +70,12 @@ class Tokens:
         return [token for token in tokens if token]
 
 
-def specials_of(tokenizer: Any) -> tuple[str, ...]:  # noqa: ANN401 - any tokenizer class
+def specials_of(tokenizer: Any) -> Specials:  # noqa: ANN401 - any tokenizer class
     """Every token that a text is cut at, whatever surrounds it."""
-    added = getattr(tokenizer, "added_tokens_decoder", {})
-    return tuple(
-        dict.fromkeys([*map(str, tokenizer.all_special_tokens), *(str(token) for token in added.values())])
+    added: dict[int, Any] = getattr(tokenizer, "added_tokens_decoder", {})
+    special = [str(token) for token in added.values() if getattr(token, "special", False)]
+    return Specials.of(
+        (*map(str, tokenizer.all_special_tokens), *special),
+        map(str, added.values()),
+        str(tokenizer.eos_token or ""),
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -31,20 +32,24 @@ class Style:
     arguments_as_text: bool = False
     no_content: str | None = ""
     """What stands beside tool calls without text."""
-    reasoning: str = "inline"
+    reasoning: str = REASONING_KEYS[0]
     """The key of reasoning; `inline`: in the content, between <think> and </think>."""
+    keeps_inline: bool = True
+    """Reasoning that stood in the text stays there: the template has no better place for it."""
 
     def message(self, turn: Turn) -> dict[str, Any]:
         """The message of a turn."""
-        text = turn.text
-        if turn.reasoning and self.reasoning == "inline":
-            text = turn.inline or f"<think>\n{turn.reasoning}\n</think>\n\n{text}"
+        text, reasoning = turn.text, turn.reasoning
+        if self.keeps_inline and turn.inline:
+            text, reasoning = turn.inline, ""
+        elif reasoning and self.reasoning == "inline":
+            text, reasoning = f"<think>\n{reasoning}\n</think>\n\n{text}", ""
         content: Any = [{"type": "text", "text": text}] if self.parts else text
-        if turn.calls and not text:
-            content = self.no_content
+        if turn.calls and not text and self.no_content is None:
+            content = None
         message: dict[str, Any] = {"role": turn.role, "content": content}
-        if turn.reasoning and self.reasoning != "inline":
-            message[self.reasoning] = turn.reasoning
+        if reasoning:
+            message[self.reasoning] = reasoning
         if turn.calls:
             message["tool_calls"] = [self._call(call) for call in turn.calls]
         if turn.name:
@@ -61,6 +66,7 @@ class Style:
         return called | ({"id": call.id} if call.id else {})
 
 
+_COMMENT: Final = re.compile(r"\{#.*?#\}", re.DOTALL)
 _ASKED, _SAID, _WHY = "Question 7351?", "Answer 9482.", "Because of 6173."
 _PROBE: Final = (Turn("user", _ASKED), Turn("assistant", _SAID))
 _REASONED: Final = (Turn("user", _ASKED), Turn("assistant", _SAID, reasoning=_WHY))
@@ -94,43 +100,45 @@ class Template:
         if not chosen:
             self.is_plain, chosen = True, PLAIN
         self._chosen: Any = chosen
-        self.text = chosen if isinstance(chosen, str) else "\n".join(map(str, chosen.values()))
+        text = chosen if isinstance(chosen, str) else "\n".join(map(str, chosen.values()))
+        self._code = _COMMENT.sub("", text)
 
-    @property
+    @functools.cached_property
     def has_thinking_switch(self) -> bool:
         """Whether the template asks for `enable_thinking`."""
-        return THINKING_SWITCH in self.text
+        return THINKING_SWITCH in self._code
 
     @property
     def is_dated(self) -> bool:
         """Whether the template writes today's date."""
-        return "strftime_now" in self.text
+        return "strftime_now" in self._code
 
     @functools.cached_property
     def style(self) -> Style:
         """The first style in which the template gives out again what a probe puts in."""
-        style = self._first(_PROBE, (Style(parts=parts) for parts in (False, True)), (_ASKED, _SAID), Style())
-        inline_first = "</think>" in self.text
-        keys = ("inline", *REASONING_KEYS) if inline_first else (*REASONING_KEYS, "inline")
-        style = self._first(
-            _REASONED,
-            (dataclasses.replace(style, reasoning=key) for key in keys),
-            (_ASKED, _SAID, _WHY),
-            dataclasses.replace(style, reasoning="inline"),
-        )
-        return self._first(
+        written = (Style(parts=parts) for parts in (False, True))
+        style = self._first(_PROBE, written, (_ASKED, _SAID)) or Style()
+        # A template that knows such blocks takes reasoning in the text too; others must have a key for it.
+        inline = ("inline",) * ("think>" in self._code)
+        by_key = self._reasoned(style, (*REASONING_KEYS, *inline))
+        keeps = by_key is None or self._reasoned(style, inline) is not None
+        style = dataclasses.replace(by_key or style, keeps_inline=keeps)
+        called = self._first(
             _CALLED,
             (
                 dataclasses.replace(style, arguments_as_text=text, no_content=content)
                 for text, content in product((False, True), ("", None))
             ),
             ("probe_tool", "value 5294"),
-            style,
         )
+        return called or style
 
-    def _first(
-        self, turns: Sequence[Turn], styles: Iterator[Style], wanted: tuple[str, ...], default: Style
-    ) -> Style:
+    def _reasoned(self, style: Style, keys: Sequence[str]) -> Style | None:
+        """The first place for reasoning that comes out again."""
+        styles = (dataclasses.replace(style, reasoning=key) for key in keys)
+        return self._first(_REASONED, styles, (_ASKED, _SAID, _WHY))
+
+    def _first(self, turns: Sequence[Turn], styles: Iterable[Style], wanted: tuple[str, ...]) -> Style | None:
         tools = [_TOOL] if any(turn.calls for turn in turns) else []
         for style in styles:
             try:
@@ -143,9 +151,10 @@ class Template:
             # What is declared before the answer proves nothing about the answer.
             own = text.removeprefix(before)
             there = all(word in (text if word == _ASKED else own) for word in wanted)
-            if there and "None" not in own and "'type': 'text'" not in text:
+            # Twice the end of reasoning: the template wrote an empty one of its own before it.
+            if there and own.count("</think>") <= 1 and "None" not in own and "'type': 'text'" not in text:
                 return style
-        return default
+        return None
 
     def render(
         self, turns: Sequence[Turn], tools: Sequence[dict[str, Any]], *, asks: bool, thinks: bool | None
