@@ -63,7 +63,7 @@ def read_case(case: dict[str, Any], folder: Path) -> ReadBack:
     return read_text(model, DOOR / case["input"], options, asked)
 
 
-def read_text(model: Path, path: Path, task: dict[str, Any], data: dict[str, Any]) -> ReadBack:
+def read_text(model: Path, path: Path | str, task: dict[str, Any], data: dict[str, Any]) -> ReadBack:
     """What a recipe with these tables makes of a path."""
     import transformers
 
