@@ -14,8 +14,10 @@ from __future__ import annotations
 import bisect
 import math
 import operator
+import os
 import queue
 import sqlite3
+import stat
 import sys
 import threading
 import time
@@ -28,6 +30,7 @@ from typing import Any, Final, TypeAlias
 
 from trainer_backend.asleep import asleep_s
 from trainer_backend.errors import RunDirectoryError
+from trainer_backend.journal_mending import sync_journal
 from trainer_backend.journal_reader import JournalReader, Slice, newest_seq
 from trainer_backend.journal_rows import (
     FACTOR,
@@ -80,6 +83,7 @@ class JournalWriter:
     """
 
     def __init__(self, path: Path, *, attempt: int, on_tick: Callable[[], None] | None = None) -> None:
+        self._path = path
         self._attempt = attempt
         self._on_tick = on_tick
         self._tick_error = ""
@@ -141,6 +145,12 @@ class JournalWriter:
         self._queue.put(done)
         self._urgent.set()
         return done.wait(timeout_s)
+
+    def sync(self, timeout_s: float = 5.0) -> bool:
+        """Bring all that was put so far to the disk, past a power cut; False when that took too long."""
+        flushed = self.flush(timeout_s)
+        sync_journal(self._path)
+        return flushed
 
     def place(self, timeout_s: float = 5.0) -> tuple[int, int] | None:
         """The attempt, and a number that no event put so far lies behind; None when that took too long."""
@@ -356,16 +366,28 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
     """A connection that may write, with the schema in place. Raises RunDirectoryError."""
     connection = None
     try:
+        _make_private_file(path)
         connection = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")
         make_schema(connection)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         if connection is not None:
             connection.close()
         message = f"The journal {path} cannot be written: {error}. Check the folder's rights and free space."
         raise RunDirectoryError(message) from error
     return connection
+
+
+def _make_private_file(path: Path) -> None:
+    """The journal's file, for its owner alone; SQLite gives the files beside it the same rights."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        mode = stat.S_IMODE(os.fstat(handle).st_mode)
+        if mode & 0o077 and os.name != "nt":
+            os.fchmod(handle, mode & ~0o077)
+    finally:
+        os.close(handle)
 
 
 def seal(path: Path) -> bool:

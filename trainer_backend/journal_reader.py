@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainer_backend.errors import RunDirectoryError
+from trainer_backend.journal_mending import mend_unless_locked
 from trainer_backend.journal_rows import (
     FACTOR,
     columns,
@@ -55,7 +56,8 @@ class Slice:
 class JournalReader:
     """Reads a journal while others write it. Every method raises RunDirectoryError for a damaged one.
 
-    A journal that its trainer is just making is empty, not damaged. `immutable` is only for a journal
+    A journal that its trainer is just making is empty, not damaged; what a killed one left half done is
+    undone first. `immutable` is only for a journal
     without a WAL in a place where nothing may be written (with a WAL it would hide rows, silently).
     """
 
@@ -68,6 +70,8 @@ class JournalReader:
         self._columns: dict[type[Event], set[str]] = {}
         self._wanted: dict[type[Event], tuple[str, ...]] = {}
         self._narrow: dict[type[Event], str] = {}
+        if not immutable:
+            mend_unless_locked(path)
         uri = f"{path.absolute().as_uri()}?mode=ro" + ("&immutable=1" if immutable else "")
         with self._damage_told():
             self._connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=PATIENCE_S)
@@ -93,7 +97,7 @@ class JournalReader:
             try:
                 self._kinds = self._known_kinds()
             except sqlite3.OperationalError as error:
-                if not _is_busy(error):
+                if not self._is_busy(error):
                     raise
         return bool(self._kinds)
 
@@ -151,7 +155,7 @@ class JournalReader:
                 finally:
                     self._connection.execute("COMMIT")
             except sqlite3.OperationalError as error:
-                if _is_busy(error):  # it is being sealed or mended: nothing new now, the next look will tell
+                if self._is_busy(error):  # being sealed or mended: nothing new now, the next look will tell
                     return nothing
                 raise
         return Slice(after, last, rows, _records(found))
@@ -250,6 +254,13 @@ class JournalReader:
         with self._damage_told():
             return self._connection.execute(sql, parameters).fetchall()
 
+    def _is_busy(self, error: sqlite3.Error) -> bool:
+        """Whether the next look may find what this one could not."""
+        if error.sqlite_errorcode == sqlite3.SQLITE_READONLY_ROLLBACK:
+            mend_unless_locked(self._path)  # its writer was killed since this reader was opened
+            return True
+        return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
     def close(self) -> None:
         """Give the file back."""
         self._connection.close()
@@ -266,7 +277,3 @@ def newest_seq(connection: sqlite3.Connection, kinds: Iterable[type[Event]] = ME
     newest = ", ".join(f"coalesce((SELECT max(seq) FROM {table}), 0)" for table in tables)
     found: int = connection.execute(f"SELECT max({newest})").fetchone()[0]
     return found
-
-
-def _is_busy(error: sqlite3.Error) -> bool:
-    return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

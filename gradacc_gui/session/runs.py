@@ -24,6 +24,7 @@ from gradacc_gui.session.launch import PROCESS_MARK, START_MARK, last_lines, las
 from trainer_backend.config_check import ONE_OF
 from trainer_backend.errors import GradaccError, RunDirectoryError
 from trainer_backend.journal import JournalReader, columns, seal
+from trainer_backend.journal_mending import may_be_hot, rollback_journal_of, wal_of
 from trainer_backend.protocol import (
     FACTS,
     ArtifactSaved,
@@ -226,24 +227,22 @@ def open_journal(run: RunDirectory, *, alive: bool | None = None) -> Iterator[Jo
 def _open_read_only(run: RunDirectory, stack: ExitStack) -> JournalReader:
     """Where SQLite may not make the files beside the journal that its WAL mode needs.
 
-    With a WAL, both are copied, for without it the newest events are missing, silently. Without one,
-    `immutable=1` is right: an ended run's journal changes no more.
+    With a WAL, both are copied, for without it the newest events are missing, silently; what a kill left
+    half done is undone in the copy. Without either, `immutable=1` is right: an ended run's journal changes
+    no more.
     """
     path, wal = run.journal_path, wal_of(run.journal_path)
     try:
-        if not (wal.is_file() and wal.stat().st_size):
+        if not (wal.is_file() and wal.stat().st_size) and not may_be_hot(path):
             return JournalReader(path, immutable=_is_in_wal_mode(path))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gradacc-")))
-        shutil.copyfile(wal, folder / wal.name)
+        for beside in (wal, rollback_journal_of(path)):
+            if beside.is_file():
+                shutil.copyfile(beside, folder / beside.name)
         return JournalReader(Path(shutil.copyfile(path, folder / path.name)))
     except OSError as error:
         message = f"The journal {path} cannot be copied: {error.strerror}. It is damaged or half copied."
         raise RunDirectoryError(message) from error
-
-
-def wal_of(path: Path) -> Path:
-    """The write-ahead log that SQLite keeps beside a journal."""
-    return path.with_name(f"{path.name}-wal")
 
 
 def _is_in_wal_mode(path: Path) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 
 import msgspec
 
-from trainer_backend.errors import GradaccError, UsageError
+from trainer_backend.errors import GradaccError, RunDirectoryError, UsageError
 from trainer_backend.inbox import Inbox
 from trainer_backend.journal import JournalWriter
+from trainer_backend.journal_mending import mend
 from trainer_backend.journal_reader import JournalReader
 from trainer_backend.private_files import make_folder_in
 from trainer_backend.protocol import (
@@ -47,6 +49,7 @@ def run_attempt(
     """
     started_at = _started_at()
     with run.locked():
+        _mend(run)
         check_whole(run)
         for folder in (run.inbox_path, run.checkpoints_path):  # a copied directory may lack empty ones
             make_folder_in(run.path, folder.name)
@@ -63,6 +66,15 @@ def run_attempt(
             life.end(ended)
         print_line(_last_words(run, ended))
         return code
+
+
+def _mend(run: RunDirectory) -> None:
+    """Put right what a kill left half done, before anything is read. Raises RunDirectoryError."""
+    try:
+        mend(run.journal_path)
+    except sqlite3.Error as error:
+        message = f"The journal {run.journal_path} cannot be read: {error}. It is damaged or half copied."
+        raise RunDirectoryError(message) from error
 
 
 class Resumption(msgspec.Struct, frozen=True, kw_only=True):
