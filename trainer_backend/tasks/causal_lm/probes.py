@@ -54,14 +54,20 @@ def takes_positions(model: Any) -> bool:  # noqa: ANN401 - a PreTrainedModel or 
     return "position_ids" in inspect.signature(plain.forward).parameters
 
 
-def is_causal(model: Any) -> bool:  # noqa: ANN401 - a PreTrainedModel or a PeftModel
-    """Whether later tokens change nothing of earlier ones."""
+def refuse_sight_of_later(model: Any, name: str) -> None:  # noqa: ANN401 - a PreTrainedModel or a PeftModel
+    """Raises UsageError where later tokens change anything of earlier ones."""
     tokens_bs = probed_tokens(model)
     half = PROBED_TOKENS // 2
     others_bs = tokens_bs.clone()
     others_bs[:, half:] = tokens_bs[:, half:].flip(1).roll(1, dims=1)
     logits = [probe(model, tokens).logits[:, :half] for tokens in (tokens_bs, others_bs)]
-    return difference(*logits) <= (APART_LIMIT if logits[0].dtype == torch.float32 else APART_LIMIT_HALF)
+    limit = APART_LIMIT if logits[0].dtype == torch.float32 else APART_LIMIT_HALF
+    if difference(*logits) > limit:
+        message = (
+            f"task.model = {name}: its tokens see later ones, so it learns to copy what it should predict."
+            " Choose a causal model; an encoder needs is_decoder = true in its config.json."
+        )
+        raise UsageError(message)
 
 
 def check_packing(model: Any, name: str, *, takes_positions: bool) -> None:  # noqa: ANN401

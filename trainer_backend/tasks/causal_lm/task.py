@@ -29,7 +29,7 @@ from trainer_backend.tasks.causal_lm.layout import (
     split_rows,
 )
 from trainer_backend.tasks.causal_lm.loading import embedding_rows, load_model, load_tokenizer, prepare_model
-from trainer_backend.tasks.causal_lm.probes import check_packing, is_causal, takes_positions
+from trainer_backend.tasks.causal_lm.probes import check_packing, refuse_sight_of_later, takes_positions
 
 AUXILIARY: Final = "auxiliary"
 CHUNKED_ABOVE: Final = 16_384
@@ -77,7 +77,8 @@ class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
         self._takes_positions = takes_positions(model)
         # Later tokens hide nothing from earlier ones in a causal model, so padding at the end needs no mask
         # (and attention is quicker without). An auxiliary loss must not count padding.
-        self._masks_padding = bool(self._auxiliary_ratio) or not is_causal(model)
+        refuse_sight_of_later(model, self.task.model)
+        self._masks_padding = bool(self._auxiliary_ratio)
         if self.task.layout == "packing":
             check_packing(model, self.task.model, takes_positions=self._takes_positions)
         self._choose_loss(model)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.language_models import Shape, write_json_lines, write_model
+from tests.support.language_models import Shape, write_json_lines, write_model, write_tokenizer
 from trainer_backend.errors import UsageError
 from trainer_backend.kinds.causal_lm import CausalLMData, CausalLMTask
 from trainer_backend.tasks.causal_lm import CausalLM
@@ -94,6 +94,23 @@ def test_a_model_that_continues_no_text_is_named(tmp_path: Path) -> None:
     write_model(tmp_path / "model")
     configure(tmp_path, model_type="t5", architectures=["T5ForConditionalGeneration"])
     assert "T5 is no causal language model" in refused(tmp_path)
+
+
+def test_a_model_whose_tokens_see_later_ones_is_refused(tmp_path: Path) -> None:
+    """An encoder with a head that transformers offers as a causal one."""
+    import transformers
+
+    sizes: dict[str, Any] = {
+        "vocab_size": write_tokenizer(tmp_path / "model", ["this is a text"]),
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
+    transformers.BertLMHeadModel(transformers.BertConfig(**sizes)).save_pretrained(tmp_path / "model")
+    assert "see later ones" in refused(tmp_path)
+    configure(tmp_path, is_decoder=True)
+    make(tmp_path).model()
 
 
 def test_code_of_the_model_s_own_is_not_run_unasked(tmp_path: Path) -> None:
