@@ -296,8 +296,8 @@ class Accumulator:
         totals = [
             total.double()
             for each in waiting
-            for total, weight in zip(each.totals, each.row.weights, strict=True)
-            if weight > 0
+            for total, place in zip(each.totals, each.places, strict=True)
+            if each.row.weights[place] > 0
         ]
         applied = torch.isfinite(norm) & torch.isfinite(torch.stack(totals).sum())
         self._count(feed, sums)

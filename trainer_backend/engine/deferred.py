@@ -39,17 +39,20 @@ def seconds_between(start: Instant, end: Instant) -> float:
 class DeferredMicroBatch:
     """One micro-batch whose totals and norm are still on the device."""
 
-    __slots__ = ("began", "ended", "norm", "norm_scale", "reported", "row", "totals")
+    __slots__ = ("began", "ended", "norm", "norm_scale", "places", "reported", "row", "totals")
 
     def __init__(
         self,
         row: MicroBatchNumbers,
         totals: Sequence[torch.Tensor],
+        places: Sequence[int],
         norm: torch.Tensor | None,
         norm_scale: float,
     ) -> None:
         self.row = row
         self.totals = totals
+        self.places = places
+        """The number of the term that each total belongs to."""
         self.norm = norm
         self.norm_scale = norm_scale
         self.reported = False
@@ -63,7 +66,9 @@ class DeferredMicroBatch:
 
     def fill(self, values: list[float], loss_scale: float) -> None:
         """Take this micro-batch's numbers from the front of `values`."""
-        self.row.totals = [values.pop(0) for _ in self.totals]
+        self.row.totals = [0.0] * len(self.row.weights)
+        for place in self.places:
+            self.row.totals[place] = values.pop(0)
         if self.norm is not None:
             self.row.norm = values.pop(0) * self.norm_scale / loss_scale
 

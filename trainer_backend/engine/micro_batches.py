@@ -123,16 +123,17 @@ class MicroBatches:
 
     def _any_terms(self, sums: Sums, piece: Piece, terms: tuple[LossTerm, ...], started: Instant) -> None:
         """The rest of a micro-batch, for any terms and for the first of a run: all is checked."""
-        weights = [self._weight_of(term, piece) for term in terms]
-        self.denominators.accept(terms, weights)
+        places = self.denominators.places(terms)
+        weights = self.denominators.by_number(places, [self._weight_of(term, piece) for term in terms])
+        self.denominators.accept(terms, weights, later=bool(sums.rows))
         if piece.weights is not None:
             self.denominators.check_counted(weights, piece.weights)
         self.phase = "backward"
-        self._backward(terms, weights)
+        self._backward(terms, places, weights)
         if self._deferred:
-            self._leave(sums, piece, weights, terms, started)
+            self._leave(sums, piece, weights, terms, started, places)
             return
-        totals = [term.total.item() for term in terms]
+        totals = self.denominators.by_number(places, [term.total.item() for term in terms])
         norm = self._norm_of(weights[0], first=not sums.rows) if self._norms_wanted(sums) else None
         sums.add(weights, totals)
         self._count(sums, piece, weights, totals, norm, started)
@@ -188,7 +189,13 @@ class MicroBatches:
         return host_weight(term)
 
     def _leave(
-        self, sums: Sums, piece: Piece, weights: list[float], terms: Sequence[LossTerm], started: Instant
+        self,
+        sums: Sums,
+        piece: Piece,
+        weights: list[float],
+        terms: Sequence[LossTerm],
+        started: Instant,
+        places: Sequence[int] = (0,),
     ) -> None:
         """Keep a micro-batch's totals and norm where they are; they are reported one window later."""
         self._own_first(sums)
@@ -197,7 +204,7 @@ class MicroBatches:
             norm, scale = self._norm_on_device(weights[0], first=not sums.rows)
         sums.add(weights, [0.0] * len(weights))
         row = self._row(sums, piece, weights, [], norm=None)
-        waiting = DeferredMicroBatch(row, [term.total.detach() for term in terms], norm, scale)
+        waiting = DeferredMicroBatch(row, [term.total.detach() for term in terms], places, norm, scale)
         waiting.began, waiting.ended = started, instant_on(self._device)
         waiting.reported = sums.samples <= self._reported_samples
         self._reported_samples = max(self._reported_samples, sums.samples)
@@ -222,11 +229,12 @@ class MicroBatches:
         if raised is not None:
             raise raised
 
-    def _backward(self, terms: tuple[LossTerm, ...], weights: Sequence[float]) -> None:
-        own = self.denominators.backward(terms, weights)
+    def _backward(self, terms: tuple[LossTerm, ...], places: Sequence[int], weights: Sequence[float]) -> None:
+        own = self.denominators.backward(terms, places, weights)
         for left, index in enumerate(own, start=1 - len(own)):
-            seed = self.denominators.seed(index, terms[index].total.dtype)
-            self.own.backward(index, terms[index], seed, self.leaves, retain_graph=left < 0)
+            number = places[index]
+            seed = self.denominators.seed(number, terms[index].total.dtype)
+            self.own.backward(number, terms[index], seed, self.leaves, retain_graph=left < 0)
 
     def _norm_of(self, weight: float, *, first: bool) -> float | None:
         """Norm of the gradient of this micro-batch's own mean; None when not sampled or without weight."""
@@ -240,7 +248,7 @@ class MicroBatches:
 
         The first micro-batch's is free: `.grad` holds it alone.
         """
-        if self.denominators.own or weight == 0.0:
+        if len(self.denominators.names) > 1 or weight == 0.0:  # several terms: no single mean to speak of
             self.norms.forget()
             return None, 1.0
         norm = self.norms.take() if self.norms.active else None

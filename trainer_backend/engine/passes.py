@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from trainer_backend.engine.batches import Piece
-from trainer_backend.engine.denominators import MAX_TERMS, OwnBufferNeeded
+from trainer_backend.engine.denominators import MAX_TERMS, LargerWeightSeen, OwnBufferNeeded
 from trainer_backend.engine.memory import free, is_out_of_memory
 from trainer_backend.engine.micro_batches import Loss, MicroBatches, ReportMicroBatch
 from trainer_backend.engine.norms import total_norm
@@ -60,6 +60,10 @@ class Passes:
         self._scaler = scaler
         self._ranks = ranks
         self._step = 0
+        self._agreed_names: tuple[str, ...] = ()
+        """The terms' names as all ranks have them, in one order."""
+        self._counted_names: tuple[str, ...] = ()
+        """The same of what `weights` counts."""
 
     # ------------------------------------------------------------------ a window's start and end
 
@@ -98,10 +102,11 @@ class Passes:
 
     def accumulate(self, feed: Feed, recovered: Callable[[OutOfMemoryRecovered], None]) -> Sums:
         """All micro-batches of `feed`, each sample once; smaller micro-batches when memory runs out."""
+        replay = False
         while True:
-            self.denominators.begin(
-                self._counted_ahead(feed), None if self._scaler is None else self._scaler.scale
-            )
+            scale = None if self._scaler is None else self._scaler.scale
+            self.denominators.begin(self._counted_ahead(feed), scale, replay=replay)
+            replay = True
             sums = Sums(len(self.denominators.names))
             self.micro.waiting = []
             failed = self._attempt(feed, sums)
@@ -109,21 +114,21 @@ class Passes:
             if failed is None:
                 return sums
             self.undo()
-            if failed != "own buffer":
+            if failed != "again":
                 free(self._device)
                 before = max(piece.samples for piece in feed.pull_all())
                 many = len(feed.pieces)
                 feed.shrink(ceiling)
                 recovered(self._recovery(failed, before, ceiling, many, feed))
 
-    def _attempt(self, feed: Feed, sums: Sums) -> Literal["forward", "backward", "own buffer"] | None:
+    def _attempt(self, feed: Feed, sums: Sums) -> Literal["forward", "backward", "again"] | None:
         """One try at the window; None when it went through. What was caught is forgotten, frames and all."""
         try:
             with self._not_synchronised():
                 while (piece := self._next(feed, len(sums.rows))) is not None:
                     self.micro.run(sums, piece)
-        except OwnBufferNeeded:
-            return "own buffer"
+        except (OwnBufferNeeded, LargerWeightSeen):
+            return "again"
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error) or self.micro.phase == "data":
                 raise
@@ -141,31 +146,31 @@ class Passes:
         self.micro.phase = "data"
         return feed.at(index)
 
-    def _counted_ahead(self, feed: Feed) -> list[float] | None:
+    def _counted_ahead(self, feed: Feed) -> dict[str, float] | None:
         """D of each term over all micro-batches and ranks, where `weights` counts several terms."""
         if not feed.counts_weights:
             return None
-        names = self.denominators.names
         first = feed.at(0)
-        if first is not None and first.weights is not None:
-            names = names or tuple(first.weights)
-            several = len(first.weights) > 1 and all(name in first.weights for name in names)
-        else:
-            several = False
-        sums = [0.0] * MAX_TERMS
-        if several:
-            for piece in feed.pull_all():
-                for index, name in enumerate(names):
-                    sums[index] += check_weight(name, (piece.weights or {}).get(name, 0.0))
-        if self._ranks.size > 1:
-            *sums, anyone = self._ranks.sum([*sums, float(several)])
-            several = anyone > 0
-        return sums if several else None
+        names = {*self.denominators.names, *((first and first.weights) or ())}
+        if not self._ranks.max([float(len(names) > 1)])[0]:
+            return None
+        counted: dict[str, float] = {}
+        for piece in feed.pull_all():
+            for name, weight in (piece.weights or {}).items():
+                counted[name] = counted.get(name, 0.0) + check_weight(name, weight)
+        if self._ranks.size == 1:
+            return counted
+        if self._ranks.max([float(not counted.keys() <= set(self._counted_names))])[0]:
+            self._counted_names = self._ranks.names([*self._counted_names, *counted])
+        sums = self._ranks.sum([counted.get(name, 0.0) for name in self._counted_names])
+        return dict(zip(self._counted_names, sums, strict=True))
 
     # ------------------------------------------------------------------------- the window's border
 
     def merge_own(self, reference: float, weights: Sequence[float]) -> None:
         """Add the terms with buffers of their own to `.grad`, each by D_ref/D_t."""
+        if self.denominators.ahead is not None:
+            return
         for index in sorted(self.denominators.own):
             weight = weights[index] if index < len(weights) else 0.0
             if weight <= 0:
@@ -179,22 +184,21 @@ class Passes:
 
     def join(self, sums: Sums) -> None:
         """Add all ranks' weights, totals and gradients, under one c."""
-        many = len(sums.weights)
-        pad = [0.0] * (MAX_TERMS - many)
-        both = [*sums.weights, *pad, *sums.totals, *pad]
-        both = self._ranks.sum(both)
+        many = len(self.denominators.names)
+        sums.widen(many)
+        both = self._ranks.sum([*sums.weights, *sums.totals])
+        sums.weights, sums.totals = both[:many], both[many:]
         c = self.denominators.c
-        common = self._ranks.max([c or 0.0, float(many)])
-        many = int(common[1])
-        sums.weights, sums.totals = list(both[:many]), list(both[MAX_TERMS : MAX_TERMS + many])
+        common = self._ranks.max([c or 0.0])
         rescale = c / common[0] if c and common[0] else 1.0
         self.denominators.agree(common[0] or None)
         gathered = [leaf.grad for leaf in self.leaves]
         self._add(gathered, rescale)
         for leaf, gradient in zip(self.leaves, gathered, strict=True):
             leaf.grad = gradient
-        for index in sorted(self.denominators.own):
-            self._add(self.micro.own.of(index, self.leaves), rescale)
+        if self.denominators.ahead is None:
+            for index in sorted(self.denominators.own):
+                self._add(self.micro.own.of(index, self.leaves), rescale)
 
     def _add(self, gathered: list[torch.Tensor | None], rescale: float) -> None:
         """The sum over ranks, in place, after this rank's c is exchanged for the common one."""
@@ -206,22 +210,35 @@ class Passes:
     # ------------------------------------------------------------------------------ out of memory
 
     def _agreed(
-        self, failed: Literal["forward", "backward", "own buffer"] | None, feed: Feed, index: int
-    ) -> tuple[Literal["forward", "backward", "own buffer"] | None, int]:
+        self, failed: Literal["forward", "backward", "again"] | None, feed: Feed, index: int
+    ) -> tuple[Literal["forward", "backward", "again"] | None, int]:
         """What all ranks do next, and the ceiling in samples when memory ran out somewhere."""
         ceiling = 0
         if failed in ("forward", "backward"):
             ceiling = self._half(feed.pieces[index])
         if self._ranks.size == 1:
             return failed, ceiling
+        renumbered = self._agree_names()
         masks = [float(term in self.denominators.own) for term in range(MAX_TERMS)]
+        again_here = failed == "again" or renumbered
         out, small, again, *masks = self._ranks.max(
-            [float(ceiling > 0), -float(ceiling or 2**52), float(failed == "own buffer"), *masks]
+            [float(ceiling > 0), -float(ceiling or 2**52), float(again_here), *masks]
         )
-        self.denominators.own = {term for term, mask in enumerate(masks) if mask}
+        own = {term for term, mask in enumerate(masks) if mask}
+        # A rank that met a new pair of weights in its first micro-batch has its buffer; others have not.
+        again = again or self._ranks.max([float(bool(own - self.denominators.own) and bool(feed.pieces))])[0]
+        self.denominators.own = own
         if out:
             return failed if failed in ("forward", "backward") else "forward", int(-small)
-        return ("own buffer" if again else None), 0
+        return ("again" if again else None), 0
+
+    def _agree_names(self) -> bool:
+        """Number the terms alike on all ranks; whether this rank's attempt had numbered them otherwise."""
+        mine = self.denominators.names
+        if not self._ranks.max([float(mine != self._agreed_names)])[0]:
+            return False
+        self._agreed_names = self._ranks.names([*self._agreed_names, *mine])
+        return self.denominators.agree_names(self._agreed_names)
 
     def _half(self, piece: Piece) -> int:
         """Samples a micro-batch may have after `piece` did not fit."""

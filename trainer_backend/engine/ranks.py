@@ -28,6 +28,12 @@ class Ranks:
         """Element-wise maximum over ranks."""
         return self._reduced(values, dist.ReduceOp.MAX) if self.size > 1 else list(values)
 
+    def names(self, mine: Sequence[str]) -> tuple[str, ...]:
+        """All ranks' names in one order: rank 0's, then what each further rank adds."""
+        gathered: list[Any] = [None] * self.size
+        dist.all_gather_object(gathered, list(dict.fromkeys(mine)), group=self._group)
+        return tuple(dict.fromkeys(name for names in gathered for name in names))
+
     def _reduced(self, values: Sequence[float], operation: Any) -> list[float]:  # noqa: ANN401 - torch's enum
         vector = torch.tensor(list(values), dtype=torch.float64, device=self._device)
         dist.all_reduce(vector, op=operation, group=self._group)

@@ -79,13 +79,17 @@ class Sums:
 
     def add(self, weights: list[float], totals: list[float]) -> None:
         """One micro-batch more. A term without weight adds nothing, whatever its total holds."""
-        if not self.rows:
-            self.weights = [0.0] * len(weights)
-            self.totals = [0.0] * len(weights)
+        self.widen(len(weights))
         for index, weight in enumerate(weights):
             if weight > 0.0:
                 self.weights[index] += weight
                 self.totals[index] += totals[index]
+
+    def widen(self, terms: int) -> None:
+        """Room for terms that were not known when the window began."""
+        missing = [0.0] * (terms - len(self.weights))
+        self.weights += missing
+        self.totals += missing
 
     def means(self) -> list[float | None]:
         """Each term's total over its denominator; None where that is 0."""

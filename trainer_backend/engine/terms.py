@@ -107,17 +107,6 @@ def check_weight(name: str, weight: Any) -> float:  # noqa: ANN401 - the user's 
     return number
 
 
-def check_names(expected: tuple[str, ...], terms: tuple[LossTerm, ...]) -> None:
-    """All micro-batches of a run bring the same terms in the same order."""
-    names = tuple(term.name for term in terms)
-    if names != expected:
-        message = (
-            f"The loss terms were {list(expected)} in earlier micro-batches and are {list(names)} now. "
-            "Return the same names in the same order each time; a term that does not apply has weight 0."
-        )
-        raise GradaccError(message)
-
-
 def check_graph(term: LossTerm) -> None:
     """A total with a weight must depend on a parameter."""
     if not term.total.requires_grad:
