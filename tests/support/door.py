@@ -63,7 +63,9 @@ def read_case(case: dict[str, Any], folder: Path) -> ReadBack:
     return read_text(model, DOOR / case["input"], options, asked)
 
 
-def read_text(model: Path, path: Path | str, task: dict[str, Any], data: dict[str, Any]) -> ReadBack:
+def read_text(
+    model: Path, path: Path | str, task: dict[str, Any], data: dict[str, Any], *, rows: int = 10**6
+) -> ReadBack:
     """What a recipe with these tables makes of a path."""
     import transformers
 
@@ -74,6 +76,6 @@ def read_text(model: Path, path: Path | str, task: dict[str, Any], data: dict[st
     document["run"] = {"epochs": 1}
     document["task"] = {"kind": "causal-lm", "model": str(model), "method": "full"} | task
     document["data"] = {"path": str(path), "validation_fraction": 0.0, "shuffle": False} | data
-    found = preview_text(recipe_from_document(document, folder=model.parent), rows=10**6)
+    found = preview_text(recipe_from_document(document, folder=model.parent), rows=rows)
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
     return ReadBack(found.refused, found.said, found.samples, found.window, tokenizer)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,7 @@ import pytest
 
 from tests.support.door import ReadBack, read_text, write_door_model
 from tests.support.language_models import write_json_lines
-
-QUESTION, ANSWER = "yes or no?", "yes"
-PAIR = {"prompt": QUESTION, "completion": ANSWER}
-TALK = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
+from tests.support.text_forms import ANSWER, PAIR, QUESTION, TALK, write_arrow, write_parquet, written_forms
 
 
 @pytest.fixture(scope="module")
@@ -37,58 +33,10 @@ def refusal(model: Path, path: Path, task: dict[str, Any] | None = None, **data:
     return found.refused
 
 
-def write_arrow(path: Path, rows: list[dict[str, Any]], *, stream: bool = False) -> None:
-    """Arrow, as a file or as a stream."""
-    import pyarrow as pa
-
-    table = pa.Table.from_pylist(rows)
-    opened = pa.ipc.new_stream if stream else pa.ipc.new_file
-    with opened(path, table.schema) as writer:
-        writer.write_table(table)
-
-
-def write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Parquet."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    pq.write_table(pa.Table.from_pylist(rows), path)
-
-
-def written(folder: Path) -> Iterator[tuple[str, Path, dict[str, Any]]]:
-    """One question with its answer, in each form: its name, its path and the fields to be named."""
-
-    def at(name: str, content: str | bytes) -> Path:
-        path = folder / name
-        path.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
-        return path
-
-    line = json.dumps(PAIR) + "\n"
-    yield "json", at("one.json", json.dumps([PAIR])), {}
-    yield "pretty array", at("pretty.json", json.dumps([PAIR], indent=4)), {}
-    yield "json lines", at("lines.jsonl", line), {}
-    yield "csv", at("table.csv", f'question,answer\n"{QUESTION}","{ANSWER}"\n'), {}
-    yield "tsv", at("table.tsv", f"prompt\tcompletion\n{QUESTION}\t{ANSWER}\n"), {}
-    parquet, arrow = folder / "table.parquet", folder / "table.arrow"
-    write_parquet(parquet, [{"messages": TALK}])
-    yield "parquet", parquet, {}
-    write_arrow(arrow, [PAIR])
-    yield "arrow", arrow, {}
-    yield "text", at("text.txt", f"{QUESTION} {ANSWER}"), {}
-    yield "gzip", at("lines.jsonl.gz", gzip.compress(line.encode())), {}
-    yield "alpaca", at("alpaca.json", json.dumps([{"instruction": QUESTION, "output": ANSWER}])), {}
-    turns = [{"from": "human", "value": QUESTION}, {"from": "gpt", "value": ANSWER}]
-    yield "sharegpt", at("sharegpt.json", json.dumps([{"conversations": turns}])), {}
-    yield "messages", at("messages.jsonl", json.dumps({"messages": TALK})), {}
-    yield "prompt and completion", at("pairs.jsonl", line), {}
-    mapped = {"prompt": "ask", "completion": "reply"}
-    yield "mapped", at("mapped.jsonl", json.dumps({"ask": QUESTION, "reply": ANSWER, "text": "no"})), mapped
-
-
 def test_every_form_gives_the_same_answer(model: Path, tmp_path: Path) -> None:
     """Fourteen of them, found out by what is in the files."""
     names = []
-    for name, path, fields in written(tmp_path):
+    for name, path, fields in written_forms(tmp_path):
         found = read(model, path, fields=fields)
         assert found.refused is None, name
         assert found.learnt[0].endswith("yes<|e|>"), name
