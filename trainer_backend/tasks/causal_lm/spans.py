@@ -15,9 +15,17 @@ class Tokens:
     def __init__(self, tokenizer: Any) -> None:  # noqa: ANN401 - any tokenizer class
         self._tokenizer = tokenizer
         self._is_fast = bool(getattr(tokenizer, "is_fast", False))
+        # Asked without the library's layer around it, which takes longer than the tokens of a short text.
+        self._backend = tokenizer.backend_tokenizer if self._is_fast else None
+        if self._backend is not None:
+            self._backend.no_truncation()
+            self._backend.no_padding()
 
     def ids(self, text: str) -> list[int]:
         """Ids of a text; nothing is added."""
+        if self._backend is not None:
+            ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+            return ids
         found: list[int] = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         return found
 
