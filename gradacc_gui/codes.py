@@ -105,6 +105,8 @@ WARNINGS: Final[dict[str, str]] = {
     "replay-ended": "A new command at step {step} ended the replay of the changes made before the "
     "interruption.",
     "source-changed": "The code of {entry} has changed since this run began; it continues with the new code.",
+    "command-not-obeyed": "{command} was accepted before the interruption and never took effect. Ask for it "
+    "again if you still want it.",
     "checkpoint-not-saved": "The checkpoint at step {step} could not be saved ({reason}); training "
     "continues. "
     "Free some disk space.",

@@ -143,6 +143,8 @@ def warning(event: Warned) -> str:
         values["metric"] = tr(METRICS.get(metric, metric.replace("_", " ")))
     if isinstance(reason := values.get("reason"), str) and event.code in READINGS:
         values["reason"] = reason.replace("-", " ")
+    if isinstance(command := values.get("command"), str):
+        values["command"] = tr(COMMANDS.get(command, "A command"))
     if event.code in ("target-met", "target-missed"):
         values |= _target_words(values)
     return _upper(sentence(WARNINGS, event.code, values))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import json
 import sys
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
         return verify(words[1:])
     options = _parser().parse_args(words)
     try:
-        return _run(options.target, options.set, replay=not options.no_replay, from_step=options.from_step)
+        return _run(options)
     except GradaccError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
@@ -49,12 +50,14 @@ def _parser() -> argparse.ArgumentParser:
         "--from-step", type=int, metavar="K",
         help="go back to the checkpoint of optimizer step K, and on from there",
     )  # fmt: skip
+    # For who launches it: JSON, the names of what lay in the inbox then.
+    run.add_argument("--stale", type=json.loads, help=argparse.SUPPRESS)
     says = "prove that N micro-batches give one large batch's gradient"
     commands.add_parser("verify", add_help=False, help=says)
     return parser
 
 
-def _run(target: str, settings: list[str], *, replay: bool, from_step: int | None = None) -> int:
+def _run(options: argparse.Namespace) -> int:
     # Here, not above: `--help` pays for none of it.
     from trainer_backend import recipe as recipes  # noqa: PLC0415
     from trainer_backend.run_directory import RunDirectory, find_run  # noqa: PLC0415
@@ -62,6 +65,8 @@ def _run(target: str, settings: list[str], *, replay: bool, from_step: int | Non
     from trainer_backend.trainer.lifecycle import print_line  # noqa: PLC0415
     from trainer_backend.wholeness import check_whole  # noqa: PLC0415
 
+    target: str = options.target
+    settings: list[str] = options.set
     path = Path(target).expanduser()
     if path.is_file() or (path.suffix == ".toml" and not path.is_dir()):
         recipe = recipes.with_settings(recipes.load_recipe(path), settings, str(path))
@@ -76,7 +81,9 @@ def _run(target: str, settings: list[str], *, replay: bool, from_step: int | Non
             with run.locked():  # not under a trainer that is alive
                 recipes.save_recipe(recipe.document, run.recipe_path)
     print_line(f"{run.id}: {run.path}")
-    return run_attempt(run, recipe, replay=replay, from_step=from_step)
+    return run_attempt(
+        run, recipe, replay=not options.no_replay, from_step=options.from_step, stale=options.stale
+    )
 
 
 if __name__ == "__main__":

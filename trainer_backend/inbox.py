@@ -7,6 +7,10 @@ the command's id, and ids sort by the time they were made.
 from __future__ import annotations
 
 import os
+import stat
+import uuid
+from collections.abc import Container
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -21,10 +25,13 @@ _decoder = msgspec.json.Decoder(AnyCommand)
 
 
 class Malformed(msgspec.Struct, frozen=True):
-    """A file in the inbox that is no command; to be refused by this id and removed."""
+    """An entry in the inbox that is no command; to be refused by this id and taken away."""
 
     id: str
+    """Its name as text; what is no text in it is replaced."""
     reason: str
+    name: str
+    """Its name without the suffix, as the system gives it."""
 
 
 def send(inbox: Path, command: AnyCommand) -> str:
@@ -56,39 +63,71 @@ class Inbox:
         self.path = path
         self._seen_at_ns = -1
 
-    def poll(self) -> list[AnyCommand | Malformed]:
-        """Commands that wait, oldest first; a look at an unchanged folder costs one `stat`."""
+    def names(self) -> list[str]:
+        """What waits, by the commands' ids (for what is no command: names), oldest first."""
         try:
-            changed_at_ns = self.path.stat().st_mtime_ns
-            if changed_at_ns == self._seen_at_ns:
-                return []
             names = sorted(entry.name for entry in os.scandir(self.path) if entry.name.endswith(SUFFIX))
         except OSError:  # the folder was taken away under a live run: no commands, the run goes on
             return []
+        return [name.removesuffix(SUFFIX) for name in names]
+
+    def poll(self, answered: Container[str] = ()) -> list[AnyCommand | Malformed]:
+        """Commands that wait and are not `answered`, oldest first; an unchanged folder costs one `stat`."""
+        try:
+            changed_at_ns = self.path.stat().st_mtime_ns
+        except OSError:
+            return []
+        if changed_at_ns == self._seen_at_ns:
+            return []
+        names = self.names()
         if not names:
             # Only an empty folder is remembered: a file that comes within the clock's grain of this
             # look changes the folder's time or is found, since files are removed once answered.
             self._seen_at_ns = changed_at_ns if _is_old(changed_at_ns) else -1
             return []
         self._seen_at_ns = -1
-        return [self._read(name) for name in names]
+        return [self._read(name) for name in names if name not in answered]
 
     def _read(self, name: str) -> AnyCommand | Malformed:
-        stem = name.removesuffix(SUFFIX)
-        path = self.path / name
+        """One entry, whatever it is: nothing here waits or raises, so none is in the way of the others."""
         try:
-            if path.stat().st_size > LARGEST_BYTES:
-                return Malformed(stem, f"larger than {LARGEST_BYTES} bytes")
-            command = _decoder.decode(path.read_bytes())
-        except (OSError, msgspec.DecodeError) as error:
-            return Malformed(stem, str(error))
-        if command.id != stem:
-            return Malformed(stem, "its id is not its file's name")
+            command = _decoder.decode(self._content(name))
+        except (OSError, ValueError, RecursionError) as error:
+            return _malformed(name, str(error) or type(error).__name__)
+        if command.id != name:
+            return _malformed(name, "its id is not its file's name")
         return command
 
-    def remove(self, command_id: str) -> None:
-        """Take an answered command's file away."""
-        (self.path / f"{command_id}{SUFFIX}").unlink(missing_ok=True)
+    def _content(self, name: str) -> bytes:
+        """Raises OSError, and ValueError for what cannot be a command's file."""
+        handle = os.open(self.path / f"{name}{SUFFIX}", os.O_RDONLY | _NEVER_WAIT)
+        with os.fdopen(handle, "rb") as file:
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
+                raise ValueError("it is no regular file")
+            content = file.read(LARGEST_BYTES + 1)
+        if len(content) > LARGEST_BYTES:
+            message = f"larger than {LARGEST_BYTES} bytes"
+            raise ValueError(message)
+        return content
+
+    def remove(self, name: str) -> None:
+        """Take an answered entry away: a file is removed, anything else moved aside."""
+        path = self.path / f"{name}{SUFFIX}"
+        with suppress(OSError):  # it has gone already, or its folder has
+            if stat.S_ISREG(path.lstat().st_mode):
+                path.unlink()
+                return
+            path.rename(self.path / f".{uuid.uuid4().hex[:8]}.aside")
+
+
+def _malformed(name: str, reason: str) -> Malformed:
+    as_text = name.encode("utf-8", "replace").decode("utf-8")
+    return Malformed(as_text, reason.encode("utf-8", "replace").decode("utf-8"), name)
+
+
+_NEVER_WAIT: Final[int] = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
+"""A named pipe would wait for its writer; a link leads out of the run."""
 
 
 def _is_old(changed_at_ns: int, grain_s: float = 2.0) -> bool:

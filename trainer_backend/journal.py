@@ -24,6 +24,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -78,14 +79,23 @@ _UNBINDABLE: Final = (sqlite3.ProgrammingError, sqlite3.InterfaceError, Overflow
 class JournalWriter:
     """Appends events to a journal from one thread of its own, named gradacc-journal.
 
-    `on_tick` is called in that thread about 20 times a second, between batches. Raises
-    RunDirectoryError when the journal cannot be opened; later faults of the disk only fill `disk_error`.
+    `on_tick` is called in that thread about 20 times a second, between batches, and `on_committed` with the
+    facts that a transaction has just brought into the journal. Raises RunDirectoryError when the journal
+    cannot be opened; later faults of the disk only fill `disk_error`.
     """
 
-    def __init__(self, path: Path, *, attempt: int, on_tick: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        attempt: int,
+        on_tick: Callable[[], None] | None = None,
+        on_committed: Callable[[list[Event]], None] = lambda _: None,
+    ) -> None:
         self._path = path
         self._attempt = attempt
         self._on_tick = on_tick
+        self._on_committed = on_committed
         self._tick_error = ""
         self._queue: queue.SimpleQueue[tuple[float, Event] | threading.Event | None] = queue.SimpleQueue()
         self._urgent = threading.Event()
@@ -175,13 +185,13 @@ class JournalWriter:
             for waiter in waiters:
                 waiter.set()
             if self._on_tick is not None and open_ and time.monotonic() >= next_tick:
-                self._tick(self._on_tick)
+                self._call(self._on_tick)
                 next_tick = time.monotonic() + TICK_INTERVAL_S
         self._finish()
 
-    def _tick(self, on_tick: Callable[[], None]) -> None:
+    def _call(self, of_the_inbox: Callable[[], None]) -> None:
         try:
-            on_tick()
+            of_the_inbox()
         except Exception as error:  # noqa: BLE001 - a fault there must not end the journal; it is recorded
             said = f"{type(error).__name__}: {error}"
             if said != self._tick_error:
@@ -269,6 +279,9 @@ class JournalWriter:
                 self._held.popleft()
             self._measurements_held -= _measurements(events)
             self._rescued.clear()
+            facts = [event for _, _, event in events if event.__class__ not in _KINDS]
+            if facts:
+                self._call(partial(self._on_committed, facts))
 
     def _write(self, events: list[_Held]) -> None:
         try:

@@ -199,6 +199,8 @@ class CommandAccepted(Event, frozen=True, kw_only=True):
     applies_at_step: int
     command: str = ""
     """Its class, so that whoever did not send it knows what it was; empty in older journals."""
+    asked: AnyCommand | None = None
+    """The command itself: a kill before its effect must not lose it. None in older journals."""
 
 
 class CommandRefused(Event, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ from trainer_backend.protocol import (
     CommandRefused,
     DeviceSampled,
     EvaluationMeasured,
+    Event,
     HostSampled,
     MeasurementsLost,
     MicroBatchMeasured,
@@ -173,6 +174,8 @@ class RunFacts:
         self.stopping = False
         self.settings: Settings | None = None
         """What is in force for the coming window; None until an attempt is ready to train."""
+        self.owed: dict[str, CommandAccepted] = {}
+        """Commands that were accepted and whose effect nothing has told, by id, oldest first."""
         self.stands: list[Stand] = []
         """Where attempts began and roll-backs went to, in order: what superseded earlier rows."""
         self._asked = asked
@@ -195,6 +198,7 @@ class RunFacts:
         if record.attempt != self.attempt:
             self._begin_attempt(record.attempt)
         fact = record.event
+        self._settle(fact)
         match fact:
             case PhaseEntered():
                 self.phase = fact.phase
@@ -253,6 +257,19 @@ class RunFacts:
             case _:
                 assert_never(fact)
         return None
+
+    def _settle(self, fact: Event) -> None:
+        """Keep `owed`: any fact that names a command tells its effect, and an attempt's end settles all."""
+        match fact:
+            case CommandAccepted():
+                if fact.asked is not None:
+                    self.owed[fact.command_id] = fact
+            case Warned(values=values):
+                self.owed.pop(str(values.get("command_id")), None)
+            case RunFinished() | RunStopped() | RunFailed():
+                self.owed.clear()
+            case _:
+                self.owed.pop(str(getattr(fact, "command_id", None)), None)
 
     def take_all(self, records: Iterable[Record]) -> RunFacts:
         """Take several facts; gives itself."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from gradacc_gui.commands.live_commands import print_answer
 from gradacc_gui.commands.looking import print_records
@@ -26,7 +26,7 @@ from gradacc_gui.session.stopping import Act, Ladder, Rung, perform
 from trainer_backend.config_check import alternatives
 from trainer_backend.errors import GradaccError, RunDirectoryError, UsageError
 from trainer_backend.journal import JournalReader
-from trainer_backend.protocol import CommandAccepted, CommandRefused, Resume, RunFailed, RunStarted
+from trainer_backend.protocol import CommandAccepted, Resume, RunFailed, RunStarted
 from trainer_backend.recipe import parse_setting, read_document, recipe_from_document, set_value
 from trainer_backend.run_directory import RunDirectory, find_run
 from trainer_backend.run_facts import RunState
@@ -142,7 +142,6 @@ class _Watch:
         self._as_json = as_json
         self._ladder = Ladder()
         self._signals = 0
-        self._stop_id = ""
         self._progress: ProgressPrinter | None = None
 
     @contextmanager
@@ -179,7 +178,6 @@ class _Watch:
             died = launch.poll()  # before the read, so that nothing it wrote is missed
             found = self._follower.poll()
             if found:
-                self._ask_again_if_stale(found.facts)
                 if self._progress is None:
                     print_records(found.records(), as_json=True)
                 else:
@@ -200,20 +198,9 @@ class _Watch:
 
     def _perform(self, act: Act) -> None:
         try:
-            self._stop_id = perform(act, self._run, asked_by=person()) or self._stop_id
+            perform(act, self._run, asked_by=person())
         except GradaccError as error:
             print(error, file=sys.stderr)
-
-    def _ask_again_if_stale(self, facts: list[Any]) -> None:
-        """A stop that was asked for while the trainer was starting is older than its attempt."""
-        for record in facts:
-            event = record.event
-            if (
-                isinstance(event, CommandRefused)
-                and event.command_id == self._stop_id
-                and event.code == "stale"
-            ):
-                self._perform(Act.ASK)
 
     def _outcome(self, died: Died) -> int:
         ended = self._follower.facts.ended

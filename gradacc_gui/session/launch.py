@@ -7,6 +7,7 @@ standard input, output to `trainer.log`. Closing or killing the window never sto
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import platform
 import signal
@@ -30,6 +31,7 @@ from gradacc_gui.session.interpreter import (
 )
 from trainer_backend.config_check import Problem, fields, metadata, show
 from trainer_backend.errors import RunDirectoryError
+from trainer_backend.inbox import Inbox
 from trainer_backend.private_files import private_opener
 from trainer_backend.recipe import Recipe, RecipeError, default_name, recipe_for_run
 from trainer_backend.run_directory import RunDirectory
@@ -37,6 +39,8 @@ from trainer_backend.wholeness import check_whole
 
 TAIL_BYTES: Final = 16 * 1024
 TAIL_LINES: Final = 20
+LONGEST_ARGUMENT: Final = 30_000
+"""Of a command line; Windows takes 32,767 characters in all."""
 START_MARK: Final = "gradacc starts a trainer"
 """In the line that opens each attempt in trainer.log."""
 PROCESS_MARK: Final = "process"
@@ -130,6 +134,9 @@ def start(run: RunDirectory, interpreter: Interpreter, *, from_step: int | None 
     command = [interpreter.executable, "-P", "-m", "trainer_backend", "run", str(run.path)]
     if from_step is not None:
         command += ["--from-step", str(from_step)]
+    stale = json.dumps(Inbox(run.inbox_path).names())
+    if len(stale) <= LONGEST_ARGUMENT:  # else the trainer looks itself, a moment later
+        command += ["--stale", stale]
     offset = _begin_log(run, interpreter)
     try:
         with open(run.log_path, "ab", opener=private_opener) as log:

@@ -167,7 +167,7 @@ def test_ctrl_c_asks_for_a_stop_and_waits(gradacc: Gradacc) -> None:
 
 
 def test_a_termination_during_the_start_is_not_lost(gradacc: Gradacc) -> None:
-    """Asked before the attempt began, the stop would be stale; it is asked again."""
+    """Asked after the launch and before the lock, the stop is meant for this attempt."""
     process = gradacc.start("run", "long.toml")
     run = the_run()
     wait_for(run.log_path.exists)

@@ -12,9 +12,12 @@ import pytest
 import torch
 
 from tests.support.trainers import Trainer, events, make_run, merged, records, run_here, set_recipe
+from trainer_backend.journal import JournalWriter
 from trainer_backend.protocol import (
     AccumulationChanged,
+    AnyCommand,
     CheckpointSaved,
+    CommandAccepted,
     EvaluationMeasured,
     MicroBatchMeasured,
     OptimizerStepMeasured,
@@ -137,6 +140,42 @@ def test_a_killed_run_ends_where_the_undisturbed_one_does(
     again = [(c.step, c.after) for c in events(run, AccumulationChanged, attempt=2) if c.asked_by == "replay"]
     assert again == ([(4, 2)] if started.from_step < 4 else [])
     assert len(events(run, EvaluationMeasured)) > 3
+
+
+def test_settings_that_were_accepted_and_not_yet_obeyed_at_the_kill_apply_where_they_would_have(
+    tmp_path: Path, reference: Path
+) -> None:
+    """A kill dropped them in silence."""
+    expected = undisturbed(reference)
+    run = make(tmp_path, ask_at=ASK_AT, kill_asked=1)
+    with Trainer(run) as trainer:
+        assert trainer.wait() == -9
+    accepted = events(run, CommandAccepted)
+    assert [(fact.command, fact.applies_at_step) for fact in accepted] == [
+        ("SetAccumulation", 4), ("SetLearningRate", 4),
+    ]  # fmt: skip
+    assert not events(run, AccumulationChanged)
+
+    set_recipe(run, **{"task.options.ask_at": 0})
+    assert run_here(run) == 0
+    assert_same_bits(end_state(run), expected)
+    changed = events(run, AccumulationChanged, attempt=2)[0]
+    assert (changed.command_id, changed.step, changed.after) == (accepted[0].command_id, 4, 2)
+
+
+@pytest.mark.parametrize("command", [Pause(), SetAccumulation(steps=2)])
+def test_what_was_accepted_and_is_not_obeyed_after_a_kill_is_reported_once(
+    tmp_path: Path, command: AnyCommand
+) -> None:
+    """A pause is not meant for the next attempt; settings are left out where changes are declined."""
+    run = make(tmp_path, {"run": {"max_samples": 24}, "data": {"num_workers": 0}})
+    writer = JournalWriter(run.journal_path, attempt=1)
+    writer.put(CommandAccepted(command_id=command.id, applies_at_step=1, command="Pause", asked=command))
+    assert writer.close()
+    for attempt in (2, 3):
+        assert run_here(run, replay=False) == 0
+        told = [fact for fact in events(run, Warned, attempt=attempt) if fact.code == "command-not-obeyed"]
+        assert [fact.values["command_id"] for fact in told] == ([command.id] if attempt == 2 else [])
 
 
 def test_a_run_that_is_killed_while_its_checkpoint_is_loaded_ends_as_the_undisturbed_one(

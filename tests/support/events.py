@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 from hypothesis import strategies as st
 
-from trainer_backend.protocol import Device, Event, MicroBatchMeasured, OptimizerStepMeasured
+from trainer_backend.protocol import AnyCommand, Device, Event, MicroBatchMeasured, OptimizerStepMeasured
 
 LARGEST = 2**63 - 1
 
@@ -20,13 +20,16 @@ for _kind, _strategy in (
     (str, st.sampled_from(["NaN", "Infinity", "-Infinity", "null", "1", "true", ""]) | st.text(max_size=20)),
 ):
     st.register_type_strategy(_kind, _strategy)
-st.register_type_strategy(Device, lambda _: events(Device))
 
 
 def events(kind: type[Any]) -> st.SearchStrategy[Any]:
     """Any event (or part of one) of this kind."""
     hints = get_type_hints(kind)
     return st.builds(kind, **{name: st.from_type(hints[name]) for name in kind.__struct_fields__})
+
+
+for _part in (Device, *get_args(AnyCommand)):
+    st.register_type_strategy(_part, events)
 
 
 def same(one: Any, other: Any) -> bool:

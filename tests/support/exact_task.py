@@ -66,6 +66,7 @@ class Task:
 
     `kill_writing`: the file of tensors, counted over all checkpoints, before which to die: 4 is between the
     two of the second checkpoint. `kill_renaming`: the checkpoint whose folder is about to get its name.
+    `kill_asked`: die once what is asked at `ask_at` is answered, before it can take effect.
     `full_at`: the loss that finds no memory for more than two samples, once.
     """
 
@@ -85,6 +86,7 @@ class Task:
         kill_evaluating: int = 0,
         kill_loading: int = 0,
         full_at: int = 0,
+        kill_asked: int = 0,
     ) -> None:
         self._inbox = Path(inbox)
         self._ask_at = ask_at
@@ -97,6 +99,7 @@ class Task:
         self._kill_evaluating = kill_evaluating
         self._kill_loading = kill_loading
         self._full_at = full_at
+        self._kill_asked = kill_asked
         self._evaluated = 0
         if kill_writing:
             _before_call(checkpoint, "_write_tensors", kill_writing, self._die)
@@ -140,6 +143,8 @@ class Task:
                 # A new N and learning rate, from the next window on.
                 self._ask(SetAccumulation(steps=2, learning_rate_rule="sqrt"))
                 self._ask(SetLearningRate(value=0.02))
+                if self._kill_asked:
+                    os.kill(os.getpid(), signal.SIGKILL)
             if self._losses == self._stop_at:
                 self._ask(Stop())
             if self._losses == self._stop_now_at:

@@ -98,9 +98,13 @@ class Recorder:
             self.put,
             rule or AnyWindow(),
             steps=accumulation_steps,
-            started_at=time.time(),
         )
-        self._writer = JournalWriter(self.run.journal_path, attempt=1, on_tick=self._remote.tick)
+        self._writer = JournalWriter(
+            self.run.journal_path,
+            attempt=1,
+            on_tick=self._remote.tick,
+            on_committed=self._remote.committed,
+        )
         self._micro_batch_size = micro_batch_size
         self._pending: list[_UnreadMicroBatch] = []
         self._step = 0

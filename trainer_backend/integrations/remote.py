@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import assert_never
 
 import msgspec
@@ -16,6 +16,7 @@ from trainer_backend.protocol import (
     AnyEvent,
     CommandAccepted,
     CommandRefused,
+    Event,
     Pause,
     Paused,
     Resume,
@@ -48,12 +49,13 @@ class Remote:
         rule: CountingRule,
         *,
         steps: int,
-        started_at: float,
     ) -> None:
         self._inbox = inbox
         self._put = put
         self._rule = rule
-        self._started_at = started_at
+        self._answered: set[str] = set()
+        self._names: dict[str, str] = {}
+        """What is answered and waits for its answer to be on the disk: by id, its name in the inbox."""
         self._border = threading.Condition()
         self._step = 1
         self._done = 0
@@ -136,20 +138,28 @@ class Remote:
 
     def tick(self) -> None:
         """Answer what waits in the inbox."""
-        commands = self._inbox.poll()
+        commands = self._inbox.poll(self._answered)
         if not commands:
             return
         with self._border:
             for command in commands:
                 self._answer(command)
-                self._inbox.remove(command.id)
+                name = command.name if isinstance(command, Malformed) else command.id
+                self._answered.add(name)
+                self._names[command.id] = name
             self._border.notify_all()
+
+    def committed(self, facts: Iterable[Event]) -> None:
+        """These facts are in the journal: the files of the commands that they answer have served."""
+        for fact in facts:
+            if isinstance(fact, CommandAccepted | CommandRefused):
+                name = self._names.pop(fact.command_id, None)
+                if name is not None:
+                    self._inbox.remove(name)
 
     def _answer(self, command: AnyCommand | Malformed) -> None:
         if isinstance(command, Malformed):
             self._refuse(command, "malformed", reason=command.reason)
-        elif command.asked_at < self._started_at:
-            self._refuse(command, "stale")
         elif self._ending or self.stop_asked:
             self._refuse(command, "run-is-ending")
         else:
@@ -206,7 +216,7 @@ class Remote:
 
     def _accept(self, command: AnyCommand, step: int) -> None:
         name = type(command).__name__
-        self._put(CommandAccepted(command_id=command.id, applies_at_step=step, command=name))
+        self._put(CommandAccepted(command_id=command.id, applies_at_step=step, command=name, asked=command))
 
     def _refuse(self, command: AnyCommand | Malformed, code: str, **values: Scalar) -> None:
         name = "" if isinstance(command, Malformed) else type(command).__name__

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-import time
+from collections.abc import Sequence
 
 import msgspec
 
@@ -14,6 +14,8 @@ from trainer_backend.journal_mending import mend
 from trainer_backend.journal_reader import JournalReader
 from trainer_backend.private_files import make_folder_in
 from trainer_backend.protocol import (
+    CommandAccepted,
+    CommandRefused,
     OptimizerStepMeasured,
     PhaseEntered,
     RunEnded,
@@ -36,18 +38,27 @@ class Before(msgspec.Struct, frozen=True):
     facts: RunFacts
     step: int = 0
     """Where the run stood: its last optimizer step that was not gone behind."""
+    answered: frozenset[str] = frozenset()
+    """Ids of the commands that were accepted or refused."""
 
 
 def run_attempt(
-    run: RunDirectory, recipe: Recipe, *, replay: bool = True, from_step: int | None = None
+    run: RunDirectory,
+    recipe: Recipe,
+    *,
+    replay: bool = True,
+    from_step: int | None = None,
+    stale: Sequence[str] | None = None,
 ) -> int:
     """Train in a run directory to the end, a stop or a failure; gives the exit code.
 
     `from_step`: go back to the checkpoint of this step, and on from there.
+    `stale`: names of what lay in the inbox when this process was launched; None: what lies there now.
     Raises RunDirectoryError when another trainer is there, the directory is half copied, or the journal
     cannot be written.
     """
-    started_at = _started_at()
+    if stale is None:
+        stale = Inbox(run.inbox_path).names()
     with run.locked():
         _mend(run)
         check_whole(run)
@@ -56,10 +67,18 @@ def run_attempt(
         before = _before(run)
         life = Lifecycle()
         life.steering = Steering(
-            Inbox(run.inbox_path), life.put, started_at=started_at, on_stop=life.stop_asked
+            Inbox(run.inbox_path),
+            life.put,
+            stale=frozenset(stale) if before.facts.attempt else (),
+            answered=before.answered,
+            on_stop=life.stop_asked,
         )
+        life.steering.remove_answered()
         life.writer = JournalWriter(
-            run.journal_path, attempt=before.facts.attempt + 1, on_tick=life.steering.tick
+            run.journal_path,
+            attempt=before.facts.attempt + 1,
+            on_tick=life.steering.tick,
+            on_committed=life.steering.committed,
         )
         with life.signals():
             ended, code = _lived(run, recipe, life, before, Resumption(replay=replay, from_step=from_step))
@@ -84,14 +103,6 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
     from_step: int | None
 
 
-def _started_at() -> float:
-    """When this process began: what was asked for before was meant for an earlier attempt."""
-    import psutil  # noqa: PLC0415 - 20 ms, and only here
-
-    created_at: float = psutil.Process().create_time()
-    return min(time.time(), created_at)
-
-
 def _before(run: RunDirectory) -> Before:
     """Read what earlier attempts recorded. Raises RunDirectoryError when the journal is damaged."""
     facts = RunFacts()
@@ -99,8 +110,11 @@ def _before(run: RunDirectory) -> Before:
         return Before(facts)
     reader = JournalReader(run.journal_path)
     try:
-        progress = facts.take_all(reader.facts()).progress(reader.newest_record(OptimizerStepMeasured))
-        return Before(facts, 0 if progress is None else progress.step)
+        told = reader.facts()
+        progress = facts.take_all(told).progress(reader.newest_record(OptimizerStepMeasured))
+        answers = (record.event for record in told)
+        answered = {fact.command_id for fact in answers if isinstance(fact, CommandAccepted | CommandRefused)}
+        return Before(facts, 0 if progress is None else progress.step, frozenset(answered))
     finally:
         reader.close()
 
@@ -153,7 +167,7 @@ def _train(run: RunDirectory, recipe: Recipe, life: Lifecycle, before: Before, h
     try:
         training.assemble()
         if how.from_step is not None:
-            training.go_back(how.from_step, stood_at=before.step)
+            training.go_back(how.from_step, before.facts, stood_at=before.step)
         else:
             training.take_up(before.facts, replay=how.replay)
         return training.run(commit)

@@ -6,7 +6,7 @@ The recipe's schedule of N, what is replayed, and commands, in this order; each 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 import msgspec
@@ -15,6 +15,7 @@ from trainer_backend.engine import WindowResult
 from trainer_backend.protocol import (
     AccumulationChanged,
     AnyEvent,
+    CommandAccepted,
     Pause,
     Paused,
     Resume,
@@ -64,6 +65,7 @@ class Border:
         put: Callable[[AnyEvent], None],
         *,
         replay: RecordedChanges,
+        owed: Sequence[CommandAccepted] = (),
     ) -> None:
         self._parts = parts
         self._config = parts.config
@@ -72,6 +74,8 @@ class Border:
         self._steering = steering
         self._put = put
         self._replay = replay
+        self._owed = list(owed)
+        """Settings that were accepted before a kill and not obeyed."""
         self._recovered = False
         self._split: int | None = None
         """The micro-batch size that the coming window is split to, as it was before the interruption."""
@@ -86,6 +90,7 @@ class Border:
         step = self._engine.step + 1
         self._follow_schedule(step)
         self._replay_changes(step)
+        self._obey_owed(step)
         while not self._steering.start_window(step, self.settings):
             for pending in self._steering.take(step, self.settings):
                 self._obey(pending, step)
@@ -193,6 +198,17 @@ class Border:
                     self._allow(change.after)
                 after = with_value(self.settings, change.key, change.after)
                 self._change(after, Author(change.asked_by, time.time()), step)
+
+    def _obey_owed(self, step: int) -> None:
+        """What was accepted before the run was interrupted takes effect where its answer said it would."""
+        due = [fact for fact in self._owed if fact.applies_at_step <= step]
+        self._owed = [fact for fact in self._owed if fact.applies_at_step > step]
+        for fact in due:
+            command, steps = fact.asked, None
+            assert command is not None
+            if isinstance(command, SetMicroBatchSize) and command.keep_effective_batch:
+                steps = self.settings.steps_that_keep(command.size)
+            self._obey(Pending(command, steps), step)
 
     def _leave_replay(self, step: int) -> None:
         """A new wish: from here on the windows are others than those that were recorded."""

@@ -7,7 +7,7 @@ after it    the measurement; evaluation and checkpoint where they are due
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import chain
 from time import perf_counter
@@ -17,6 +17,7 @@ from trainer_backend.errors import GradaccError
 from trainer_backend.protocol import (
     AnyEvent,
     ArtifactSaved,
+    CommandAccepted,
     PhaseEntered,
     RunFinished,
     RunStopped,
@@ -47,6 +48,7 @@ class Loop:
         put: Callable[[AnyEvent], None],
         *,
         replay: RecordedChanges,
+        owed: Sequence[CommandAccepted] = (),
         heard: Callable[[], None] = lambda: None,
     ) -> None:
         self._parts = parts
@@ -56,7 +58,7 @@ class Loop:
         self._checkpoints = checkpoints
         self._steering = steering
         self._put = put
-        self._border = Border(parts, checkpoints, steering, put, replay=replay)
+        self._border = Border(parts, checkpoints, steering, put, replay=replay, owed=owed)
         self._heard = heard
         self._evaluated_at = -1
         self._graphs = 0

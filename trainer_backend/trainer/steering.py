@@ -1,7 +1,8 @@
 """The inbox's other end: what is asked of a live run is answered at once and taken at a window's border.
 
-`tick` runs in the journal's writer thread, `take` and `start_window` in the training thread. One lock
-guards the border, so `CommandAccepted.applies_at_step` is the window that the command really opens.
+`tick` and `committed` run in the journal's writer thread, `take` and `start_window` in the training
+thread. One lock guards the border, so `CommandAccepted.applies_at_step` is the window that the command
+really opens.
 
 Codes of refusal: superseded, stale, malformed (reason), run-is-ending, out-of-range (key, value, message),
 not-divisible (effective_batch, size, below, above), no-beta2, no-ema, already-paused, not-paused,
@@ -11,7 +12,7 @@ no-checkpoint (step), rolling-back.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from typing import Final, Literal, TypeAlias, assert_never
 
 import msgspec
@@ -24,6 +25,7 @@ from trainer_backend.protocol import (
     AnyEvent,
     CommandAccepted,
     CommandRefused,
+    Event,
     Pause,
     Resume,
     RollBack,
@@ -60,7 +62,8 @@ class _Refusal(Exception):  # noqa: N818 - an answer, no error
 class Steering:
     """Commands of one attempt, from the inbox to the border.
 
-    `started_at`: seconds since the epoch; commands asked for before it are stale.
+    `stale`: names of what lay in the inbox when the process was launched, meant for an earlier attempt.
+    `answered`: ids of commands that the journal answers already; their files are only taken away.
     `checkpoints()` gives the steps that can be gone back to. `on_stop` is called, in the writer's
     thread, when a stop is asked for.
     """
@@ -70,13 +73,18 @@ class Steering:
         inbox: Inbox,
         put: Callable[[AnyEvent], None],
         *,
-        started_at: float,
+        stale: Container[str] = (),
+        answered: Iterable[str] = (),
         checkpoints: Callable[[], list[int]] = list,
         on_stop: Callable[[StopReason], None] = lambda _: None,
     ) -> None:
         self._inbox = inbox
         self._put = put
-        self._started_at = started_at
+        self._stale = stale
+        self._answered = set(answered)
+        """Ids and names that are answered: never again, also where the file cannot be taken away."""
+        self._names: dict[str, str] = {}
+        """What is answered and waits for its answer to be on the disk: by id, its name in the inbox."""
         self.checkpoints = checkpoints
         self._on_stop = on_stop
         self._border = threading.Condition()
@@ -142,20 +150,36 @@ class Steering:
 
     def tick(self) -> None:
         """Look into the inbox and answer what is there."""
-        commands = self._inbox.poll()
+        commands = self._inbox.poll(self._answered)
         if not commands and not self._stopping:
             return
         with self._border:
             for command in commands:
-                if self._answered(command):
-                    self._inbox.remove(command.id)
+                if self._is_answered(command):
+                    name = command.name if isinstance(command, Malformed) else command.id
+                    self._answered.add(name)
+                    self._names[command.id] = name
             self._border.notify_all()
 
-    def _answered(self, command: AnyCommand | Malformed) -> bool:
+    def committed(self, facts: Iterable[Event]) -> None:
+        """These facts are in the journal: the files of the commands that they answer have served."""
+        for fact in facts:
+            if isinstance(fact, CommandAccepted | CommandRefused):
+                name = self._names.pop(fact.command_id, None)
+                if name is not None:
+                    self._inbox.remove(name)
+
+    def remove_answered(self) -> None:
+        """Take away files that an earlier attempt answered and was killed before it removed them."""
+        for name in self._inbox.names():
+            if name in self._answered:
+                self._inbox.remove(name)
+
+    def _is_answered(self, command: AnyCommand | Malformed) -> bool:
         """Answer one command; False leaves it in the inbox, while the run is loading."""
         if isinstance(command, Malformed):
             self._refuse(command, "malformed", reason=command.reason)
-        elif command.asked_at < self._started_at:
+        elif command.id in self._stale:
             self._refuse(command, "stale")
         elif isinstance(command, Stop):
             self._take_stop(command)
@@ -235,7 +259,11 @@ class Steering:
 
     def _accept(self, command: AnyCommand) -> None:
         name = type(command).__name__
-        self._put(CommandAccepted(command_id=command.id, applies_at_step=self._next_step, command=name))
+        self._put(
+            CommandAccepted(
+                command_id=command.id, applies_at_step=self._next_step, command=name, asked=command
+            )
+        )
 
     def _refuse(self, command: AnyCommand | Malformed, code: str, **values: Scalar) -> None:
         name = "" if isinstance(command, Malformed) else type(command).__name__

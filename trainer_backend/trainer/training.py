@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable
+from typing import Final
 
 import torch
 
 from trainer_backend.protocol import (
+    CommandAccepted,
     Event,
     MicroBatchMeasured,
     PhaseEntered,
@@ -16,6 +18,10 @@ from trainer_backend.protocol import (
     RunEnded,
     RunFinished,
     RunStarted,
+    SetAccumulation,
+    SetLearningRate,
+    SetMaxGradNorm,
+    SetMicroBatchSize,
     Warned,
 )
 from trainer_backend.readings import Sampler, TorchMemory
@@ -31,6 +37,9 @@ from trainer_backend.trainer.provenance import Commit, versions
 from trainer_backend.trainer.replay import Change, RecordedChanges
 from trainer_backend.trainer.saving import Standing
 from trainer_backend.trainer.targets import judge
+
+SetCommand: Final = SetAccumulation | SetMicroBatchSize | SetLearningRate | SetMaxGradNorm
+"""Commands that change a setting."""
 
 
 class Training:
@@ -48,6 +57,7 @@ class Training:
         self._steering.checkpoints = self._checkpoints.steps
         self._parts: Parts | None = None
         self._replay = RecordedChanges()
+        self._owed: list[CommandAccepted] = []
         self._sampler: Sampler | None = None
 
     def assemble(self) -> None:
@@ -77,8 +87,23 @@ class Training:
                 )
             changes = []
         self._replay = RecordedChanges(changes if again else wanted)
+        self._take_up_commands(facts, obey=replay)
 
-    def go_back(self, step: int, *, stood_at: int) -> None:
+    def _take_up_commands(self, facts: RunFacts, *, obey: bool) -> None:
+        """Commands that were accepted before a kill: settings apply as was answered, others are reported."""
+        self._owed = []
+        for fact in facts.owed.values():
+            if obey and isinstance(fact.asked, SetCommand):
+                self._owed.append(fact)
+                continue
+            self._life.put(
+                Warned(
+                    code="command-not-obeyed",
+                    values={"command": fact.command, "command_id": fact.command_id},
+                )
+            )
+
+    def go_back(self, step: int, facts: RunFacts, *, stood_at: int) -> None:
         """Stand at the checkpoint of `step`: what came after it, until `stood_at`, is superseded.
 
         What was changed after it is not repeated; what the recipe says otherwise since then holds.
@@ -98,6 +123,7 @@ class Training:
             )
         )
         self._replay = RecordedChanges(asked_by_recipe(parts, standing))
+        self._take_up_commands(facts, obey=False)
 
     def run(self, commit: Commit) -> RunEnded:
         """Train to the end."""
@@ -107,7 +133,15 @@ class Training:
         )
         self._sampler.start()
         life.put(self._started(parts, commit))
-        loop = Loop(parts, self._checkpoints, self._steering, life.put, replay=self._replay, heard=life.heard)
+        loop = Loop(
+            parts,
+            self._checkpoints,
+            self._steering,
+            life.put,
+            replay=self._replay,
+            owed=self._owed,
+            heard=life.heard,
+        )
         # A model is compiled in its first window; the loop says when that is over.
         life.put(PhaseEntered(phase="compiling" if self._recipe.config.run.compile else "training"))
         life.loading = False

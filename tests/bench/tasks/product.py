@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,7 +41,7 @@ class Product:
     def train(self, border: Callable[[], None]) -> None:
         """See `Trainer`."""
         run, life = self._run, Lifecycle()
-        steering = TakingTurns(Inbox(run.inbox_path), life.put, started_at=time.time())
+        steering = TakingTurns(Inbox(run.inbox_path), life.put)
         steering.border = border
         life.steering = steering
         life.writer = JournalWriter(run.journal_path, attempt=1, on_tick=steering.tick)

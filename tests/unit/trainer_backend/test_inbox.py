@@ -31,7 +31,7 @@ def taken(inbox: Inbox) -> list[Any]:
     """What waits, removed as a trainer does it."""
     found = inbox.poll()
     for command in found:
-        inbox.remove(command.id)
+        inbox.remove(command.name if isinstance(command, Malformed) else command.id)
     return found
 
 
@@ -137,6 +137,31 @@ def test_what_is_no_command_is_malformed_and_the_others_are_read(folder: Path, c
     assert found["x"].reason
     assert isinstance(found[good], Pause)
     assert list(folder.iterdir()) == []
+
+
+def test_odd_entries_are_told_moved_aside_and_block_nothing(folder: Path, tmp_path: Path) -> None:
+    """A folder, a pipe, a link, deep nesting, a name that is no text: each blocked all steering for good."""
+    (folder / "folder.json").mkdir()
+    os.mkfifo(folder / "pipe.json")
+    (folder / "link.json").symlink_to(tmp_path / "elsewhere.json")
+    (folder / "deep.json").write_bytes(b'{"type": "Pause", "id": ' + b"[" * 30_000)
+    (folder / os.fsdecode(b"\xff.json")).write_bytes(b"{}")
+    good = send(folder, Pause())
+
+    found = {command.id: command for command in taken(Inbox(folder))}
+
+    assert isinstance(found.pop(good), Pause)
+    assert sorted(found) == ["?", "deep", "folder", "link", "pipe"]
+    assert all(isinstance(odd, Malformed) and odd.reason for odd in found.values())
+    assert Inbox(folder).poll() == []
+    assert sorted(path.suffix for path in folder.iterdir()) == [".aside"] * 3  # what is no file is kept
+
+
+def test_what_is_answered_is_not_read_again(folder: Path) -> None:
+    """Its file waits for its answer to be on the disk."""
+    sent = send(folder, Pause())
+    later = send(folder, Stop())
+    assert [command.id for command in Inbox(folder).poll({sent})] == [later]
 
 
 def test_half_written_files_and_strangers_are_not_commands(folder: Path) -> None:

@@ -14,6 +14,7 @@ from trainer_backend.protocol import (
     AnyEvent,
     CommandAccepted,
     CommandRefused,
+    Event,
     Pause,
     Resume,
     RollBack,
@@ -41,11 +42,11 @@ START = Settings(
 class Desk:
     """A steering with an inbox in a folder, and what it said."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, stale: tuple[str, ...] = (), answered: tuple[str, ...] = ()) -> None:
         self.said: list[AnyEvent] = []
         self.folder = folder / "inbox"
-        self.folder.mkdir()
-        self.steering = Steering(Inbox(self.folder), self.said.append, started_at=time.time() - 3600)
+        self.folder.mkdir(exist_ok=True)
+        self.steering = Steering(Inbox(self.folder), self.said.append, stale=stale, answered=answered)
         self.steering.checkpoints = lambda: [10, 20]
 
     def ask(self, *commands: AnyCommand) -> list[str]:
@@ -55,6 +56,15 @@ class Desk:
             send(self.folder, command)
         self.steering.tick()
         return [_code(fact) for fact in self.said[before:]]
+
+    def write(self) -> None:
+        """All that was said is in the journal now."""
+        self.steering.committed([fact for fact in self.said if isinstance(fact, Event)])
+
+    @property
+    def files(self) -> list[str]:
+        """What lies in the inbox, by name."""
+        return sorted(path.stem for path in self.folder.iterdir())
 
     def take(self, step: int) -> list[AnyCommand]:
         """The commands that a border obeys."""
@@ -196,11 +206,48 @@ def test_while_loading_only_a_stop_is_answered(tmp_path: Path) -> None:
     assert desk.ask() == ["run-is-ending"]
 
 
-def test_stale_and_malformed_files_are_refused_and_removed(desk: Desk) -> None:
-    """So is a file that is no command."""
+def test_what_lay_there_at_the_launch_is_stale_whatever_the_clocks_say(tmp_path: Path) -> None:
+    """With the clock set back every command was stale, and no run could be stopped."""
+    old = Stop(now=True, asked_at=time.time() + 10**6)
+    desk = Desk(tmp_path, stale=(old.id,))
+    desk.steering.begin(5, START)
+    assert desk.ask(old) == ["stale"]
+    assert desk.ask(SetAccumulation(steps=2, asked_at=0.0)) == ["accepted for 5"]
+
+
+def test_a_file_stays_until_its_answer_is_in_the_journal_and_is_answered_once(desk: Desk) -> None:
+    """A kill between the two left no trace of it. A file that is no command is no other."""
     (desk.folder / "x.json").write_text('{"type": "SetAccumulation", "steps": "two"}', encoding="utf-8")
-    assert sorted(desk.ask(SetAccumulation(steps=2, asked_at=time.time() - 7200))) == ["malformed", "stale"]
-    assert list(desk.folder.iterdir()) == []
+    pause = Pause()
+    assert sorted(desk.ask(pause)) == ["accepted for 5", "malformed"]
+    assert desk.files == sorted([pause.id, "x"])
+    assert desk.ask() == []
+    desk.write()
+    assert desk.files == []
+    send(desk.folder, pause)
+    assert desk.ask() == []
+
+
+def test_what_the_journal_answers_already_is_taken_away_and_not_answered_again(tmp_path: Path) -> None:
+    """The attempt before was killed between its answer and the file's removal."""
+    pause, other = Pause(), Pause()
+    desk = Desk(tmp_path, answered=(pause.id,))
+    send(desk.folder, pause)
+    send(desk.folder, other)
+    desk.steering.remove_answered()
+    assert desk.files == [other.id]
+    assert desk.ask() == []
+    desk.steering.begin(5, START)
+    assert desk.ask() == ["accepted for 5"]
+
+
+def test_an_answer_carries_the_command(desk: Desk) -> None:
+    """So that one that was accepted and not obeyed is not lost with the process."""
+    command = SetAccumulation(steps=2, asked_by="anna")
+    desk.ask(command)
+    (answer,) = desk.said
+    assert isinstance(answer, CommandAccepted)
+    assert answer.asked == command
 
 
 def test_companions_need_something_to_scale(desk: Desk) -> None:
