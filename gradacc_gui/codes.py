@@ -132,6 +132,8 @@ WARNINGS: Final[dict[str, str]] = {
     "loss-not-additive": "The loss {term} of a batch is not the sum of its parts'; N micro-batches are then "
     "another loss than one large batch. Contrastive and batch-wide losses are such.",
     # The data.
+    "loss-changes-batch": "The loss changes its batch in place ({tensor}). It gets copies, so that "
+    "replays stay exact; that costs memory and time.",
     "no-validation-data": "{samples} samples are too few to hold any out, so there is no validation loss.",
     "images-skipped": "{count} images cannot be used and are left out.",
     "hidden-files": "{count} hidden files in {key}, such as {first}, are passed over.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -33,6 +34,8 @@ from trainer_backend.engine import (
     parameter_groups,
     windows,
 )
+from trainer_backend.errors import GradaccError
+from trainer_backend.protocol import Warned
 
 
 def idle(model: nn.Module, loss: object, **options: object) -> Accumulator:
@@ -153,7 +156,7 @@ def test_a_window_without_any_valid_token_is_empty(
     """No step, no decay, no moment, no average; the samples are consumed, and the next window is exact."""
     torch.manual_seed(2)
     model = SmallGPT(context=16)
-    optimizer = make_optimizer(name, model.parameters(), learning_rate=0.1, weight_decay=0.5, momentum=0.9)  # type: ignore[arg-type]
+    optimizer = make_optimizer(name, model.parameters(), learning_rate=0.1, weight_decay=0.5, momentum=0.9)
     accumulator = Accumulator(model, optimizer, gpt_loss, ema_decay=0.5)
     accumulator.window(rows(before))
     weights = [parameter.detach().clone() for parameter in model.parameters()]
@@ -406,3 +409,53 @@ def test_gradients_left_by_others_do_not_leak_into_a_window() -> None:
     accumulator.window([y(1.0), y(3.0)])
     assert getattr(model.w, "grad") is None  # noqa: B009 - the type checker still sees the line above
     assert model.w.item() == pytest.approx(2.0, rel=RELATIVE)
+
+
+@pytest.mark.parametrize("how", ["in place", "numpy", "pop", "data"])
+def test_a_loss_that_changes_its_batch_changes_no_replay(how: str) -> None:
+    """Taken out of its container or written over, also where torch does not see it; said once."""
+    facts: list[Any] = []
+    failures = iter([False, True, *[False] * 20])
+
+    def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> list[LossTerm]:
+        assert isinstance(model, Probe)
+        values = batch.pop("y") if how == "pop" else batch["y"]
+        match how:
+            case "in place":
+                values.mul_(0.5)
+            case "numpy":
+                values.numpy()[:] *= 0.5
+            case "data":
+                values.data.mul_(0.5)
+            case _:
+                values = values * 0.5
+        if next(failures):
+            raise torch.OutOfMemoryError("made up")
+        return [LossTerm(-(model.w * values).sum(), values.numel()), LossTerm(-model.w * 2.0, 1.0, "aux")]
+
+    _, accumulator = probe(loss=loss, on_fact=facts.append)
+    window = [{"y": y(4.0, 8.0)}, {"y": y(12.0, 16.0)}]
+    gradients, result = accumulator.gradients(window)
+    assert gradients["w"].item() == -(5.0 + 2.0)
+    assert result.out_of_memory
+    gradients, _ = accumulator.gradients(window)
+    assert gradients["w"].item() == -(5.0 + 2.0)
+    assert [fact.code for fact in facts if isinstance(fact, Warned)] == (
+        [] if how == "pop" else ["loss-changes-batch"]
+    )
+
+
+def test_a_loss_that_begins_to_change_its_batch_is_refused() -> None:
+    """After the first window only the tensors' versions are compared: no copies in the usual case."""
+    calls = iter(range(9))
+
+    def loss(model: nn.Module, values: torch.Tensor) -> LossTerm:
+        assert isinstance(model, Probe)
+        if next(calls) == 2:
+            values.mul_(2)
+        return LossTerm(-(model.w * values).sum(), values.numel())
+
+    _, accumulator = probe(loss=loss)
+    accumulator.window([y(1.0), y(2.0)])
+    with pytest.raises(GradaccError, match="changed its batch in place"):
+        accumulator.window([y(1.0), y(2.0)])

@@ -34,7 +34,7 @@ from trainer_backend.engine.sums import Sums
 from trainer_backend.engine.weight_copies import WeightCopies
 from trainer_backend.engine.window import Feed, NonFiniteError, WindowResult, WindowTotals
 from trainer_backend.errors import GradaccError
-from trainer_backend.protocol import Event, MicroBatchMeasured, NonFiniteSeen, OutOfMemoryRecovered
+from trainer_backend.protocol import Event, MicroBatchMeasured, NonFiniteSeen, OutOfMemoryRecovered, Warned
 from trainer_backend.tasks import Batch
 
 NonFinite: TypeAlias = Literal["skip", "drop", "halt"]
@@ -118,6 +118,9 @@ class Accumulator:
             masters=self._weights.masters, scaler=self._scaler, ranks=self._ranks, report=on_micro_batch,
             own_gradients=own_gradients,
             deferred=self.device.type != "cpu" if deferred is None else deferred,
+            on_batch_change=lambda path: self._emit(
+                Warned(code="loss-changes-batch", values={"tensor": path})
+            ),
         )  # fmt: skip
         self._on_fact = on_fact
         self._on_window = on_window

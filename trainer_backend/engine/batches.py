@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
 
 from trainer_backend.errors import GradaccError
 from trainer_backend.tasks import Batch
 
+Returned = TypeVar("Returned")
 Split: TypeAlias = Callable[[Batch, int], Sequence[Batch]]
 CountSamples: TypeAlias = Callable[[Batch], tuple[int, int]]
 CountWeights: TypeAlias = Callable[[Batch], Mapping[str, float]]
@@ -161,17 +162,18 @@ class Reader:
         wrapped = given if type(given) is Collated else Collated(given)
         batch, samples, tokens = wrapped.batch, wrapped.samples, wrapped.tokens
         if samples is None or (tokens is None and self._count is not None):
-            counted = self._count(batch) if self._count is not None else (size(batch), None)
+            counted = self._count(mapped(batch, _itself)) if self._count is not None else (size(batch), None)
             samples = counted[0] if samples is None else samples
             tokens = counted[1] if tokens is None else tokens
-        weights = None if self._weights is None else self._weights(batch)
+        # Rebuilt, so that what user code takes out of its container stays in ours.
+        weights = None if self._weights is None else self._weights(mapped(batch, _itself))
         return Piece(batch, samples, tokens, wrapped.indices, weights)
 
     def cut(self, piece: Piece, ceiling: int) -> list[Piece]:
         """`piece` in parts of at most `ceiling` samples; itself when it is small enough."""
         if piece.samples <= ceiling:
             return [piece]
-        parts = list(self._split(piece.batch, -(-piece.samples // ceiling)))
+        parts = list(self._split(mapped(piece.batch, _itself), -(-piece.samples // ceiling)))
         if len(parts) < 2:
             message = (
                 f"A micro-batch of {piece.samples} samples could not be split: split(batch, parts) "
@@ -196,3 +198,88 @@ def _with_indices(pieces: Iterable[Piece], indices: tuple[int, ...]) -> Iterator
         piece.indices = indices[start : start + piece.samples]
         start += piece.samples
         yield piece
+
+
+class HandOut:
+    """Lends retained micro-batches to user code, so that a replay finds them as they were.
+
+    Containers are rebuilt: `batch.pop("labels")` takes nothing away. On a CPU the first window lends
+    clones and compares their content afterwards, since writes through `.numpy()` and `.data` leave no
+    trace. A loss that changes its batch gets clones for good, and `on_change` hears of it once; one that
+    begins to later is refused, told by the tensors' versions. Other devices get copies anyway.
+    """
+
+    def __init__(self, device: torch.device, on_change: Callable[[str], None]) -> None:
+        self._device = device
+        self._on_change = on_change
+        self._state: Literal["moves", "compares", "trusts", "clones"] = (
+            "compares" if device.type == "cpu" else "moves"
+        )
+
+    def window_done(self) -> None:
+        """The first window that went through has shown what the loss does."""
+        if self._state == "compares":
+            self._state = "trusts"
+
+    def run(self, batch: Batch, use: Callable[[Batch], Returned]) -> Returned:
+        """What `use` makes of the batch. Raises `GradaccError` when it changes what it was lent."""
+        match self._state:
+            case "moves":
+                return use(to_device(batch, self._device))
+            case "clones":
+                return use(mapped(batch, torch.Tensor.clone))
+            case "compares":
+                return self._compared(batch, use)
+            case "trusts":
+                tensors: list[torch.Tensor] = []
+                lent = _rebuilt(batch, tensors)
+                before = [tensor._version for tensor in tensors]  # noqa: SLF001 - torch's count of writes
+                returned = use(lent)
+                if before != [tensor._version for tensor in tensors]:  # noqa: SLF001
+                    raise GradaccError(
+                        "The loss changed its batch in place, which it had not done in the first window, so"
+                        " this window could not be run again as it was. Change a copy: use .clone() first."
+                    )
+                return returned
+
+    def _compared(self, batch: Batch, use: Callable[[Batch], Returned]) -> Returned:
+        lent = mapped(batch, torch.Tensor.clone)
+        clones = list(tensors_of(lent))  # found before the loss may take them out of their container
+        returned = use(lent)
+        for (_, kept), (path, clone) in zip(tensors_of(batch), clones, strict=True):
+            if not _same_content(kept, clone):
+                self._state = "clones"
+                self._on_change(path)
+                break
+        return returned
+
+
+def _rebuilt(batch: Batch, tensors: list[torch.Tensor]) -> Batch:
+    """`batch` in containers of its own; its tensors are added to `tensors`. Each micro-batch pays for it."""
+    kind = type(batch)
+    if kind is torch.Tensor:
+        tensors.append(batch)
+        return batch
+    if kind is dict:
+        return {key: _rebuilt(entry, tensors) for key, entry in batch.items()}
+    if kind is list:
+        return [_rebuilt(entry, tensors) for entry in batch]
+    tensors += [tensor for _, tensor in tensors_of(batch)]
+    return mapped(batch, _itself)
+
+
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _same_content(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """The same numbers; NaN is NaN."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if torch.equal(one, other):
+        return True
+    return (
+        one.is_floating_point()
+        and torch.equal(one.isnan(), other.isnan())
+        and torch.equal(one.nan_to_num(), other.nan_to_num())
+    )

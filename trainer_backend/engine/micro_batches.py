@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from trainer_backend.engine.batches import Piece, to_device
+from trainer_backend.engine.batches import HandOut, Piece
 from trainer_backend.engine.deferred import DeferredMicroBatch, Instant, fetch, instant_on, seconds_between
 from trainer_backend.engine.denominators import Denominators, OwnBuffers
 from trainer_backend.engine.norms import MicroBatchNorms, total_norm
@@ -31,7 +31,7 @@ class MicroBatches:
     `report` gets each one's numbers at once or, where they stay on the device (`deferred`), one window later.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - handed on by name
         self,
         model: torch.nn.Module,
         loss: Loss,
@@ -42,6 +42,7 @@ class MicroBatches:
         report: ReportMicroBatch | None,
         own_gradients: bool,
         deferred: bool,
+        on_batch_change: Callable[[str], None],
     ) -> None:
         self.denominators = Denominators(device)
         self.own = OwnBuffers()
@@ -55,9 +56,8 @@ class MicroBatches:
         self._model = model
         self._loss = loss
         self._device = device
-        self._on_host = device.type == "cpu"
         self._autocast = autocast
-        self._plain = self._on_host and autocast is None
+        self._hand_out = HandOut(device, on_batch_change)
         self._scaler = scaler
         self._report = report
         self._own_gradients = own_gradients
@@ -74,6 +74,10 @@ class MicroBatches:
         self._first_norm = first_norm
         self._reported_samples = 0
         self._samples_before, self._tokens_before = samples_seen, tokens_seen
+
+    def window_done(self) -> None:
+        """All micro-batches of a window went through."""
+        self._hand_out.window_done()
 
     def gradients(self) -> list[torch.Tensor]:
         """What has gathered, of those leaves that got any."""
@@ -94,7 +98,7 @@ class MicroBatches:
         """Forward and backward of one micro-batch. The usual case is kept short: it is what N repeats."""
         started = instant_on(self._device) if self._deferred else perf_counter()
         self.phase = "forward"
-        returned = self._loss(self._model, piece.batch) if self._plain else self._forward(piece)
+        returned = self._hand_out.run(piece.batch, self._forward)
         if type(returned) is list and len(returned) == 1:
             returned = returned[0]
         seed = self.denominators.usual_seed(returned)
@@ -115,10 +119,11 @@ class MicroBatches:
         sums.totals[0] += total
         self._count(sums, piece, [weight], [total], norm, started)
 
-    def _forward(self, piece: Piece) -> LossTerm | Iterable[LossTerm]:
-        """The loss, on the device and in autocast."""
-        batch = piece.batch if self._on_host else to_device(piece.batch, self._device)
-        with self._autocast or contextlib.nullcontext():
+    def _forward(self, batch: Batch) -> LossTerm | Iterable[LossTerm]:
+        """The loss of a batch that lies on the device, in autocast."""
+        if self._autocast is None:
+            return self._loss(self._model, batch)
+        with self._autocast:
             return self._loss(self._model, batch)
 
     def _any_terms(self, sums: Sums, piece: Piece, terms: tuple[LossTerm, ...], started: Instant) -> None:

@@ -45,10 +45,11 @@ class Passes:
         report: ReportMicroBatch | None,
         own_gradients: bool = False,
         deferred: bool = False,
+        on_batch_change: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.micro = MicroBatches(
             model, loss, device=device, autocast=autocast, scaler=scaler, report=report,
-            own_gradients=own_gradients, deferred=deferred,
+            own_gradients=own_gradients, deferred=deferred, on_batch_change=on_batch_change,
         )  # fmt: skip
         self.denominators = self.micro.denominators
         self.snapshot = Snapshot(model, device)
@@ -112,6 +113,7 @@ class Passes:
             failed = self._attempt(feed, sums)
             failed, ceiling = self._agreed(failed, feed, len(sums.rows))
             if failed is None:
+                self.micro.window_done()
                 return sums
             self.undo()
             if failed != "again":
