@@ -76,7 +76,7 @@ class MemoryFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Headline(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the header shows."""
+    """The figures of the header: place in the run, effective batch, rates, time left; None is unknown."""
 
     state: RunState
     phase: str

@@ -34,7 +34,7 @@ class Groups(NamedTuple):
     neginf: Flags
 
     def cut(self, begin: int, end: int) -> Groups:
-        """Groups begin … end."""
+        """The groups from `begin` up to `end`, without copying."""
         return Groups._make(part[begin:end] for part in self)
 
 

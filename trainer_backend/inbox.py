@@ -57,7 +57,7 @@ def _private(path: str, flags: int) -> int:
 
 
 class Inbox:
-    """The trainer's side."""
+    """The trainer's side of the inbox: reads commands, each once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -262,7 +262,7 @@ class JournalReader:
         return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the connection."""
         self._connection.close()
 
 

@@ -31,7 +31,7 @@ _CHECKPOINT: Final = re.compile(r"^step-(\d{9,})$")
 
 
 def runs_folder() -> Path:
-    """Where runs lie."""
+    """The folder that holds all runs."""
     return home() / "runs"
 
 

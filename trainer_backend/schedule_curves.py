@@ -64,7 +64,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of schedule."""
+    """A kind of schedule: its formula and the keys that shape it."""
 
     title: str
     value: Callable[[Schedule, int], float]

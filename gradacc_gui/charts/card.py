@@ -35,7 +35,7 @@ class Legend(QWidget):
         self.setToolTip("\n".join(tr(line.name) for line in self._lines))
 
     def set_lines(self, lines: Sequence[CurveSpec]) -> None:
-        """Name these instead."""
+        """Name these lines in the legend instead of the ones before."""
         self._lines = tuple(lines)
         self.setToolTip("\n".join(tr(line.name) for line in self._lines))
         self.update()
@@ -53,7 +53,7 @@ class Legend(QWidget):
         return QSize(40, 18)
 
     def paintEvent(self, event: QPaintEvent) -> None:  # noqa: ARG002 - Qt's
-        """From the right."""
+        """Draw names from the right, so that the newest stay visible in a narrow card."""
         painter = QPainter(self)
         widths = self._widths()
         over = self.whole_width() - self.width()
@@ -161,7 +161,7 @@ class ChartCard(QFrame):
         return {line.kind for line in self.spec.lines}
 
     def set_theme(self, theme: Theme) -> None:
-        """Draw in these colours."""
+        """Apply a theme's colours to title, legend and plot."""
         self.view.set_theme(theme)
         self.legend.theme = theme
         self.legend.update()

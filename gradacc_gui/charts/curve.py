@@ -27,7 +27,7 @@ DASH_SHARE: Final = 0.68
 
 
 def colour_of(line: CurveSpec, theme: Theme) -> QColor:
-    """A line's colour."""
+    """The theme's colour for a curve's place in the fixed order of series."""
     return QColor(theme.muted if line.colour == MUTED else theme.series[line.colour])
 
 

@@ -90,7 +90,7 @@ class ChartGrid(QWidget):
     # ------------------------------------------------------------------------ what is asked
 
     def set_store(self, store: RunStore | None) -> None:
-        """Show another run, whole."""
+        """Show another run's data over its whole length; cards are blank until it is drawn."""
         self.store = store
         self._fetched = None
         self.horizon.reset()

@@ -137,7 +137,7 @@ class Lane:
         return [value * divisor for value in values], [ticks.label(value, step) for value in values]
 
     def x_px(self, x: float) -> float:
-        """Pixels of a place."""
+        """The x pixel at which a position of the run is drawn."""
         low, high = self.x_range
         return self.rect.left() + (x - low) / (high - low) * self.rect.width()
 

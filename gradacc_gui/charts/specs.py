@@ -25,7 +25,7 @@ Style: TypeAlias = Literal["line", "dots", "steps", "points"]
 
 
 class CurveSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One curve."""
+    """A field of a measurement as one curve: its name, unit, colour and dash."""
 
     kind: type[Event]
     field: str
@@ -57,7 +57,7 @@ class LaneSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
-    """One card."""
+    """A chart as a card: its title, its lanes and their scales."""
 
     key: str
     title: str

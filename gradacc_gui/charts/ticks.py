@@ -63,7 +63,7 @@ def byte_unit(greatest: float) -> tuple[str, float]:
 
 
 def label(value: float, step: float, quantity: Quantity = "number") -> str:
-    """A tick's text."""
+    """The number at a tick of an axis, as short as its step allows."""
     if quantity == "seconds":
         return duration(value, step)
     if value == 0:

@@ -94,7 +94,7 @@ class ChartView(GestureView):
         self._is_current = False
 
     def set_lanes(self, lanes: list[Lane]) -> None:
-        """Show these lanes instead."""
+        """Replace the lanes that the plot draws."""
         for lane in self.lanes:
             self.scene().removeItem(lane.box)
         self.lanes = lanes

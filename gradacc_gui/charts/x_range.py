@@ -76,7 +76,7 @@ class XRange:
         self._set(about - share * span, about + (1 - share) * span)
 
     def select(self, x0: float, x1: float) -> None:
-        """Show this stretch."""
+        """Show a fixed stretch of the run and stop following its end."""
         middle, span = (x0 + x1) / 2, max(x1 - x0, LEAST_SPAN[self.axis])
         self._set(middle - span / 2, middle + span / 2)
 

@@ -91,7 +91,7 @@ class SuggestionBox(ComboBox):
 
 
 class FlagBox(QCheckBox):
-    """Yes or no."""
+    """An editor for a flag: a box that is ticked or not."""
 
     edited = Signal(str)
 

@@ -118,7 +118,7 @@ class FieldsArea(PanelFlow):
         self.show_faults(self._faults)
 
     def arrange_again(self) -> None:
-        """Other fields apply now."""
+        """Show the fields that apply to the chosen kind and values, and hide the others."""
         for panel in self.panels:
             panel.arrange()
 

@@ -53,7 +53,7 @@ class _RateLine(QWidget):
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
 
     def set_ratios(self, ratios: tuple[float, ...]) -> None:
-        """Draw these."""
+        """Draw a curve of learning-rate factors over the run."""
         if ratios != self._ratios:
             self._ratios = ratios
             self.update()

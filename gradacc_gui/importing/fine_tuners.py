@@ -47,7 +47,7 @@ def from_llama_factory(account: Account) -> Imported:
 
 
 def from_axolotl(account: Account) -> Imported:
-    """Their keys by ours."""
+    """A recipe from Axolotl's YAML, with an account of every key."""
     account.put("task.kind", "causal-lm")
     account.take("base_model", "task.model")
     adapter = account.get("adapter")

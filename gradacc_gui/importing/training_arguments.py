@@ -75,7 +75,7 @@ def _length(account: Account) -> None:
 
 
 def optimizer(account: Account, key: str = "optim") -> None:
-    """Name, rates, decay, clipping."""
+    """Take the optimizer's name, learning rate, decay, betas and clipping."""
     name = str(account.get(key, "adamw_torch"))
     if name in ADAMW or name == "sgd":
         if account.get(key) is not None:
@@ -138,7 +138,7 @@ def _warm_up(account: Account) -> None:
 
 
 def precision(account: Account) -> None:
-    """bf16 and fp16 switches."""
+    """Take the precision from the switches bf16 and fp16."""
     on = (True, "true", "auto")
     if account.get("bf16") in on or account._given.get("bf16") == "auto":  # noqa: SLF001 - "auto" is a value here
         account.translate("bf16", "run.precision", "auto" if account.get("bf16") is None else "bf16")

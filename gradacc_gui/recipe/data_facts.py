@@ -41,7 +41,7 @@ class DataQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DataFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found."""
+    """What lies at a recipe's data paths: files, bytes, and what is missing."""
 
     notes: dict[str, str] = {}
     """A few words for a field: "740 files, 12.2 MB"."""
@@ -51,7 +51,7 @@ class DataFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def inspect_data(question: DataQuestion) -> DataFacts:
-    """Look at every path."""
+    """Look at every data path of a recipe; reads folders and sizes, no contents."""
     notes: dict[str, str] = {}
     faults: dict[str, str] = {}
     samples = None

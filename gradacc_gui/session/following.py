@@ -50,7 +50,7 @@ class Follower:
         return found
 
     def close(self) -> None:
-        """Give the journal back."""
+        """Close the journal's reader."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None

@@ -69,7 +69,7 @@ class Clock:
 
     @property
     def runs(self) -> bool:
-        """Whether time counts now."""
+        """Whether active time is counted: the run is neither paused nor over."""
         return math.isinf(self.stretches[-1].cap)
 
     def start(self, seq: int, at: float, active_s: float) -> None:

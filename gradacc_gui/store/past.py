@@ -73,7 +73,7 @@ class Past:
 
     @classmethod
     def empty(cls, kind: type[Event]) -> Past:
-        """Nothing yet."""
+        """Summaries of a run that has none."""
         nothing = np.empty(0)
         fields = CHARTED[kind]
         return cls(
@@ -114,7 +114,7 @@ class Past:
         return len(self.seq)
 
     def cut(self, begin: int, end: int) -> Past:
-        """Entries begin … end."""
+        """The entries from `begin` up to `end`."""
         return Past(
             self.seq[begin:end],
             {axis: x[begin:end] for axis, x in self.x.items()},

@@ -117,7 +117,7 @@ class RunStore:
         return self._refresh_state() or changed
 
     def close(self) -> None:
-        """Give the journal back."""
+        """Close the journal's reader."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None

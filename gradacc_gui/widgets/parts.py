@@ -162,7 +162,7 @@ class ElidedLabel(QLabel):
         self.setToolTip(self._full if shown != self._full else "")
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Cut anew."""
+        """Elide the text anew for the new width."""
         super().resizeEvent(event)
         self._cut()
 

@@ -55,7 +55,7 @@ class PictureView(QAbstractButton):
         return self._image is not None
 
     def show_picture(self, picture: LoadedPicture) -> None:
-        """Draw this one."""
+        """Show another picture, scaled to fit."""
         self._image = picture.image
         self._whole = QSize(picture.width, picture.height)
         self.setEnabled(True)
@@ -125,7 +125,7 @@ class Enlarged(QDialog):
         self.resize(max(480, window.width() * 9 // 10), max(360, window.height() * 9 // 10))
 
     def show_picture(self, picture: LoadedPicture) -> None:
-        """Draw it."""
+        """Show the picture in full size, or fitted when it is larger than the window."""
         self._picture = picture
         shown = picture.image.width()
         text = tr("{width:,} × {height:,} pixels").format(width=picture.width, height=picture.height)
@@ -140,7 +140,7 @@ class Enlarged(QDialog):
         self.view.adjustSize()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Fit it anew."""
+        """Scale the picture anew to the new size."""
         super().resizeEvent(event)
         self._draw()
 

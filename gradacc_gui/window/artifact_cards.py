@@ -167,13 +167,13 @@ class GridModel(QAbstractTableModel):
         self._grid = TableExcerpt(header=(), rows=(), heat=(), note="")
 
     def set_grid(self, grid: TableExcerpt) -> None:
-        """Show this one."""
+        """Replace the table's header and rows."""
         self.beginResetModel()
         self._grid = grid
         self.endResetModel()
 
     def repaint_all(self) -> None:
-        """The theme changed."""
+        """Repaint all cells in the theme's colours."""
         if self._grid.rows:
             last = self.index(len(self._grid.rows) - 1, len(self._grid.header) - 1)
             self.dataChanged.emit(self.index(0, 0), last, [Qt.ItemDataRole.BackgroundRole])
@@ -255,7 +255,7 @@ class GridView(QTableView):
         self.horizontalHeader().setMaximumSectionSize(240)
 
     def show_grid(self, grid: TableExcerpt) -> None:
-        """Show this table."""
+        """Show a table's cells, tinted by their values."""
         self.grid.set_grid(grid)
         self.resizeColumnsToContents()
         rows = min(len(grid.rows), MOST_ROWS_SHOWN)

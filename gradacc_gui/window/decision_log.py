@@ -43,7 +43,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class DecisionModel(QAbstractListModel):
-    """Newest first, bounded."""
+    """The decision log's lines, newest first, of which a bounded number is kept."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -38,7 +38,7 @@ class StatePill(QWidget):
         return tr(STATE_WORDS[self._state][0])
 
     def sizeHint(self) -> QSize:
-        """Dot, word and air."""
+        """Room for the dot, the word and their margins."""
         return QSize(self.fontMetrics().horizontalAdvance(self.text()) + 36, 22)
 
     def paintEvent(self, _event: QPaintEvent) -> None:

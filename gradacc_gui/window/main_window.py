@@ -57,7 +57,7 @@ DEMO_RECIPE: Final = "recipes/stdlib-gpt.toml"
 
 
 class MainWindow(QMainWindow):
-    """Everything a person sees."""
+    """The window: navigation, header and pages, moved by one timer."""
 
     def __init__(
         self, themes: Themes, preferences: Preferences, make_form_page: Callable[[], Any] | None = None
@@ -166,7 +166,7 @@ class MainWindow(QMainWindow):
             self._offer_to_verify(form.startable())
 
     def form(self) -> Any:  # noqa: ANN401 - FormPage, imported late
-        """The form."""
+        """The New-run page, built when it is first wanted."""
         return self.pages.get("new-run")
 
     def page(self) -> str:

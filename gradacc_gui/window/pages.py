@@ -33,7 +33,7 @@ WIDTH: Final = 90
 
 
 class Navigation(QFrame):
-    """Which page is shown."""
+    """The bar on the left, with one button for each page."""
 
     chosen = Signal(str)
 

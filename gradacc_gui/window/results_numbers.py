@@ -28,7 +28,7 @@ class MeasuredPanel(Panel):
         self.body.addWidget(self.note)
 
     def show_evaluation(self, shown: StepResults, before: StepResults | None) -> None:
-        """Show these."""
+        """Show an evaluation's loss and metrics beside those of the one before."""
         measured = shown.measured
         values = _values(measured)
         earlier = _values(before.measured) if before is not None else {}

@@ -34,7 +34,7 @@ class RunsModel(QAbstractTableModel):
         return 0 if parent.isValid() else len(self._runs)
 
     def columnCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's own default
-        """See COLUMNS."""
+        """How many columns `COLUMNS` names."""
         return 0 if parent.isValid() else len(COLUMNS)
 
     def headerData(
@@ -77,7 +77,7 @@ class RunsModel(QAbstractTableModel):
         self.endResetModel()
 
     def runs(self) -> list[RunSummary]:
-        """What is shown."""
+        """The runs in the order of the rows."""
         return list(self._runs)
 
 

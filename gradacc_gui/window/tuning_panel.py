@@ -123,7 +123,7 @@ class TuningPanel(Panel):
         self.set_open(open_=self.content.isHidden())
 
     def set_open(self, *, open_: bool) -> None:
-        """Unfold or fold."""
+        """Show or hide the settings below the title."""
         self.content.setVisible(open_)
         self.fold.setText(tr("Hide") if open_ else tr("Show"))
 

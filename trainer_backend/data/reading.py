@@ -85,11 +85,11 @@ class StatefulIterableReader(IterableReader):
     """The same for a data set that can tell and take up its own place."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Its place."""
+        """Where the reader stands, for a checkpoint."""
         return {"count": self.count, "dataset": self.dataset.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up a place."""
+        """Go on reading where a checkpoint's reader stood."""
         self.count = state["count"]
         self._going_on = True
         self.dataset.load_state_dict(state["dataset"])

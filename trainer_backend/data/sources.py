@@ -44,7 +44,7 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class MicroBatchSource(Protocol):
-    """Micro-batches by position."""
+    """Micro-batches in the run's order, from any position on."""
 
     length: int | None
     """Samples in an epoch, where known."""

@@ -158,7 +158,7 @@ class Reader:
         self._split = split or globals()["split"]
 
     def piece(self, given: Batch) -> Piece:
-        """One micro-batch, counted."""
+        """A micro-batch with its samples and tokens counted, and its weights where they are counted ahead."""
         wrapped = given if type(given) is Collated else Collated(given)
         batch, samples, tokens = wrapped.batch, wrapped.samples, wrapped.tokens
         if samples is None or (tokens is None and self._count is not None):

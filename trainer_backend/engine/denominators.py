@@ -60,7 +60,7 @@ class Denominators:
         """What a replay of this window starts with, after a weight that was too large."""
 
     def restore(self, names: Sequence[str], c: float | None, own: Sequence[int]) -> None:
-        """From a checkpoint."""
+        """Take up names, c and buffers from a checkpoint."""
         self.names, self.c, self.own = tuple(names), c, set(own)
         self._usual = None
 

@@ -85,13 +85,13 @@ class MicroBatches:
 
     def alone(self, piece: Piece) -> MicroBatchNumbers:
         """Run one micro-batch on its own; its numbers are read at once and reported to nobody."""
-        reported, deferred = self._reported_samples, self._deferred
-        self._reported_samples, self._deferred = 2**62, False
+        report, deferred, reported = self._report, self._deferred, self._reported_samples
+        self._report, self._deferred = None, False
         sums = Sums(len(self.denominators.names))
         try:
             self.run(sums, piece)
         finally:
-            self._reported_samples, self._deferred = reported, deferred
+            self._report, self._deferred, self._reported_samples = report, deferred, reported
         return sums.rows[0]
 
     def run(self, sums: Sums, piece: Piece) -> None:

@@ -66,7 +66,7 @@ class MicroBatchNorms:
         return bool(self._handles)
 
     def attach(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Sample the coming micro-batches."""
+        """Measure the gradient norm of each micro-batch until `detach`."""
         seen, norms = self._seen, self._norms
 
         def hook_of(index: int) -> Any:  # noqa: ANN401 - autograd's hook type is not exported

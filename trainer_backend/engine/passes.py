@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import torch
 
@@ -24,6 +24,8 @@ from trainer_backend.engine.window import Feed
 from trainer_backend.errors import GradaccError
 from trainer_backend.protocol import OutOfMemoryRecovered
 
+NO_CEILING: Final = 2**52
+"""What a rank says whose memory sufficed: more samples than any micro-batch has, and exact in fp64."""
 NonFiniteMicroBatch: TypeAlias = tuple[int, Literal["loss", "gradient"], float]
 """Micro-batch in the window, what was not finite, and its value."""
 
@@ -224,7 +226,7 @@ class Passes:
         masks = [float(term in self.denominators.own) for term in range(MAX_TERMS)]
         again_here = failed == "again" or renumbered
         out, small, again, *masks = self._ranks.max(
-            [float(ceiling > 0), -float(ceiling or 2**52), float(again_here), *masks]
+            [float(ceiling > 0), -float(ceiling or NO_CEILING), float(again_here), *masks]
         )
         own = {term for term, mask in enumerate(masks) if mask}
         # A rank that met a new pair of weights in its first micro-batch has its buffer; others have not.

@@ -95,10 +95,10 @@ class LossScaler:
         )  # fmt: skip
 
     def values(self) -> dict[str, float]:
-        """For a checkpoint."""
+        """The loss scale and its count of good windows, for a checkpoint."""
         return {"scale": self.scale.item(), "good_windows": self.good_windows.item()}
 
     def load(self, values: dict[str, float]) -> None:
-        """From a checkpoint."""
+        """Take up a checkpoint's loss scale and count."""
         self.scale.fill_(values["scale"])
         self.good_windows.fill_(int(values["good_windows"]))

@@ -26,7 +26,7 @@ class _SlowState:
         self._used = False
 
     def take(self) -> None:
-        """A window starts."""
+        """Read the generator's state at a window's start, where that is due."""
         if self._used or self._windows < 2 or self._windows % 16 == 0:
             state = self._read()
             self._used = self._used or (self._state is not None and not _equal(state, self._state))

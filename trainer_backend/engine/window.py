@@ -143,7 +143,7 @@ class Feed:
         self.pieces += [piece] if self._ceiling is None else self._reader.cut(piece, self._ceiling)
 
     def pull_all(self) -> list[Piece]:
-        """The whole window, now."""
+        """Read all micro-batches of the window and keep them."""
         while not self._ended:
             self._pull()
         return self.pieces

@@ -37,7 +37,7 @@ class SeenMicroBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeenWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """One optimizer step."""
+    """What was seen of one optimizer step of another trainer."""
 
     micro_batches: tuple[SeenMicroBatch, ...]
     asked: int
@@ -49,7 +49,7 @@ class SeenWindow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def units(self) -> int:
-        """D."""
+        """The window's denominator D."""
         return sum(entry.units for entry in self.micro_batches)
 
     @property

@@ -80,7 +80,7 @@ class _Watching:
             trainer.should_stop = True
 
     def on_validation_start(self, trainer: Any, module: Any) -> None:  # noqa: ANN401
-        """For its duration."""
+        """Stop counting micro-batches while Lightning validates."""
         del trainer, module
         self._evaluated_at = time.perf_counter()
 
@@ -95,14 +95,14 @@ class _Watching:
         self.recorder.evaluation(loss, metrics, samples=0, duration_s=duration_s)
 
     def on_train_end(self, trainer: Any, module: Any) -> None:  # noqa: ANN401
-        """The end."""
+        """Record that training ended."""
         del module
         assert self.recorder is not None
         ended_by_steps = 0 < trainer.max_steps <= trainer.global_step
         self.recorder.close("max_optimizer_steps" if ended_by_steps else "epochs")
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:  # noqa: ANN401
-        """The library failed."""
+        """Record the error that ended training."""
         del trainer, module
         if self.recorder is not None:
             self.recorder.close(error=exception)

@@ -142,7 +142,7 @@ class WindowObserver:
         self.stop()
 
     def start(self) -> None:
-        """Begin to see."""
+        """Place the hooks that observe the trainer's windows."""
         if self.model is not None:
             self._handles.append(self.model.register_forward_pre_hook(self._forwards))
             self._handles.append(self.model.register_forward_hook(self._forwarded, with_kwargs=True))

@@ -276,7 +276,7 @@ class Recorder:
     def evaluation(
         self, loss: float | None, metrics: dict[str, float], *, samples: int, duration_s: float
     ) -> None:
-        """An evaluation is done."""
+        """Record an evaluation's loss and metrics."""
         self.put(
             EvaluationMeasured(
                 step=self._step,

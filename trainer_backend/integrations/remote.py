@@ -127,7 +127,7 @@ class Remote:
             return self.steps
 
     def end(self) -> None:
-        """No window will come."""
+        """Answer what is still open: no window will come."""
         with self._border:
             self._ending = True
             if self._change is not None:

@@ -143,7 +143,7 @@ class Watcher(transformers.TrainerCallback):  # type: ignore[misc]  # the librar
         self.recorder.evaluation(loss, metrics, samples=samples, duration_s=seconds)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ANN401
-        """The end."""
+        """Record that training ended, and give the trainer its methods back."""
         del args, control, more
         assert self.recorder is not None
         self.recorder.close("max_optimizer_steps" if state.global_step >= state.max_steps else "epochs")

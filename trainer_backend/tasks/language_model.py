@@ -33,7 +33,7 @@ LARGEST_FILE_BYTES: Final = 1 << 30
 
 
 class LanguageModel(BuiltIn[LanguageModelTask, LanguageModelData]):
-    """Next-byte prediction."""
+    """Trains a small transformer to predict the next byte."""
 
     decays_all = False
 

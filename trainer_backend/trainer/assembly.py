@@ -69,7 +69,7 @@ class Parts:
 
     @property
     def config(self) -> RunConfig:
-        """What was asked."""
+        """The recipe's checked configuration."""
         return self.recipe.config
 
     @property

@@ -82,7 +82,7 @@ class Border:
 
     @property
     def settings(self) -> Settings:
-        """Those of the coming window."""
+        """The settings that the next window will use."""
         return self._parts.settings
 
     def cross(self) -> None:

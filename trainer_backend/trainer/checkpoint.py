@@ -44,7 +44,7 @@ class CheckpointMisfitError(CheckpointError, UsageError):
 
 
 class Saved(msgspec.Struct, frozen=True):
-    """A checkpoint's content."""
+    """A checkpoint as read from disk: tensors, plain values and its step."""
 
     model: dict[str, torch.Tensor]
     training: dict[str, torch.Tensor]

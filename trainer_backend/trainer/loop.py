@@ -68,7 +68,7 @@ class Loop:
 
     @property
     def settings(self) -> Settings:
-        """Those of the coming window."""
+        """The settings that the next window will use."""
         return self._parts.settings
 
     def run(self) -> RunFinished | RunStopped:

@@ -126,7 +126,7 @@ class Training:
         self._take_up_commands(facts, obey=False)
 
     def run(self, commit: Commit) -> RunEnded:
-        """Train to the end."""
+        """Train until the run's length is reached, it is stopped, or it fails."""
         parts, life = self._built(), self._life
         self._sampler = Sampler(
             life.put, parts.devices, self._recipe.config.run.readings_every_s, torch_memory_of(parts.device)

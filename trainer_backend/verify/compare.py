@@ -29,7 +29,7 @@ class LayerDifference(msgspec.Struct, frozen=True):
 
 
 class GradientDifference(msgspec.Struct, frozen=True):
-    """g against G."""
+    """How far a gradient g lies from the reference G: relative error, ratio and cosine."""
 
     error: float
     alpha: float | None

@@ -57,7 +57,7 @@ class PlainPass:
         return set().union(*(part.stated for part in self.parts))
 
     def denominator(self, term: str) -> float:
-        """D of a term."""
+        """The denominator D of a term over all samples."""
         return math.fsum(part.weights.get(term, 0.0) for part in self.parts)
 
     def mean(self, term: str) -> float | None:

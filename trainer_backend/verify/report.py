@@ -128,7 +128,7 @@ class Remark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerifyReport(Message, frozen=True, kw_only=True):
-    """The certificate."""
+    """An equivalence certificate: figures, verdict, culprits and how it was made."""
 
     format: int = FORMAT
     verdict: Verdict

@@ -22,7 +22,7 @@ class Said(NamedTuple):
 
 
 def english(text: str) -> str:
-    """As it stands."""
+    """The text unchanged: English is the language of the source."""
     return text
 
 
@@ -203,7 +203,7 @@ def remark(entry: Remark, tr: Translate = english) -> str:
 
 
 def progress(entry: VerifyProgress, tr: Translate = english) -> str:
-    """What is being done."""
+    """The step of a certificate that runs now, in words."""
     values = dict(entry.values)
     if "fold" in values:
         values["fold"] = tr(FOLDS[str(values["fold"])])

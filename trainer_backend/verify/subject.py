@@ -126,7 +126,7 @@ class Subject:
 
     @property
     def parameters(self) -> int:
-        """Trainable numbers."""
+        """How many numbers of the model are trained."""
         return sum(value.numel() for value in self._model.parameters() if value.requires_grad)
 
     # --------------------------------------------------------------------------------- the batches

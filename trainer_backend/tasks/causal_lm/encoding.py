@@ -89,7 +89,7 @@ class _Gathered:
         self.files: dict[str, int] = {}
 
     def add(self, ids: Sequence[int], mask: Sequence[bool], group: int, place: str) -> None:
-        """One sample."""
+        """Append a sample's tokens and loss weights."""
         self.tokens.extend(ids)
         self.mask.extend(mask)
         self.starts.append(len(self.tokens))

@@ -24,7 +24,7 @@ SORTED_TOGETHER: Final = 2048
 
 @dataclasses.dataclass
 class Rows:
-    """One collated micro-batch."""
+    """A collated micro-batch of token rows."""
 
     tokens: torch.Tensor
     """int64 (b, s)"""

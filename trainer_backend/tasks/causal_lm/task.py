@@ -144,7 +144,7 @@ class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
         return batch.items, int((batch.targets != IGNORED).sum())
 
     def split(self, batch: Rows, parts: int) -> list[Rows]:
-        """Cut by rows."""
+        """Cut a micro-batch into parts by its rows."""
         return split_rows(batch, parts)
 
     def loss(self, model: torch.nn.Module, batch: Rows) -> list[LossTerm]:

@@ -53,7 +53,7 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-    """One message."""
+    """A message of a conversation: its role, its text and its tool calls."""
 
     role: Role
     text: str

@@ -216,7 +216,7 @@ class ImageClassification(BuiltIn[ImageClassificationTask, ImageClassificationDa
     # ------------------------------------------------------------------------- losses
 
     def weights(self, batch: dict[str, torch.Tensor]) -> dict[str, float]:
-        """Images."""
+        """The number of images, by the term's name."""
         return {"loss": float(batch["images"].shape[0])}
 
     def loss(self, model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> LossTerm:

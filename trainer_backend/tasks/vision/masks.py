@@ -65,7 +65,7 @@ class MaskSurvey:
     """Values that touch a pixel of BORDER_VALUE."""
 
     def share(self, value: int) -> float:
-        """Of all pixels."""
+        """The share of a value among all pixels, 0 to 1."""
         return self.pixels[value] / max(1, self.pixels.total())
 
     def shares(self) -> dict[int, float]:
