@@ -129,7 +129,7 @@ def check_section(name: str, table: Mapping[str, Any], section: type[Section]) -
         path = f"{name}.{key}"
         if key not in known:
             problems.append(Problem(path, value, _unknown(path, key, list(known))))
-        elif (problem := check_value(path, value, known[key])) is not None:
+        elif (problem := check_value(path, value, section, key)) is not None:
             problems.append(problem)
     problems += [
         Problem(f"{name}.{key}", None, f"{name}.{key} is missing. {_wanted(field.type)}")
@@ -149,14 +149,20 @@ def fields(section: type[Section]) -> dict[str, inspect.Field]:
     return {field.encode_name: field for field in info.fields}
 
 
-def check_value(path: str, value: Any, field: inspect.Field) -> Problem | None:  # noqa: ANN401 - plain data
-    """Check one value of one field, as a recipe (or a form) holds it."""
+def check_value(
+    path: str,
+    value: Any,  # noqa: ANN401 - plain data
+    section: type[Section],
+    name: str,
+) -> Problem | None:
+    """Check one value of a section's field `name`, as a recipe (or a form) holds it."""
+    field = fields(section)[name]
     if (isinstance(value, str) and not value.strip() and value) or (
         value == "" and not _takes_blank(field.type)
     ):
         return Problem(path, value, f"{path} is blank. {_wanted(field.type)}")
     try:
-        msgspec.convert({"value": value}, _one_field(field))
+        msgspec.convert({"value": value}, _one_field(section, name))
     except msgspec.ValidationError as error:
         found = re.search(r"`\$\.value(.*)`$", str(error))
         place = path + (re.sub(r"\[\.\.\.\]", "", found[1]) if found else "")
@@ -174,27 +180,11 @@ def _inner_unknown(error: str, place: str) -> str:
     return f"{place}.{found[1]} is not a key. Take it away."
 
 
-_types: dict[int, type] = {}
-
-
-def _one_field(field: inspect.Field) -> type:
-    """A struct with this one field, by the annotation that the config has."""
-    found = _types.get(id(field))
-    if found is None:
-        found = msgspec.defstruct("One", [("value", _annotations()[id(field)])])
-        _types[id(field)] = found
-    return found
-
-
 @functools.cache
-def _annotations() -> dict[int, Any]:
-    sections = [kind for kind in section_types(None).values() if kind is not None]
-    sections += [part for kind in KINDS.values() for part in (kind.task, kind.data)]
-    annotations: dict[int, Any] = {}
-    for section in dict.fromkeys(sections):
-        hints = {entry.encode_name: entry.type for entry in msgspec.structs.fields(section)}
-        annotations |= {id(field): hints[name] for name, field in fields(section).items()}
-    return annotations
+def _one_field(section: type[Section], name: str) -> type:
+    """A struct with this one field, by the annotation that the section has."""
+    hints = {field.encode_name: field.type for field in msgspec.structs.fields(section)}
+    return msgspec.defstruct("One", [("value", hints[name])])
 
 
 def _takes_blank(kind: inspect.Type) -> bool:

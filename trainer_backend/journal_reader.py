@@ -13,13 +13,10 @@ from typing import Any, Final
 from trainer_backend.errors import RunDirectoryError
 from trainer_backend.journal_mending import mend_unless_locked
 from trainer_backend.journal_rows import (
-    FACTOR,
     columns,
     columns_in,
     event_of,
     fact_of,
-    quoted,
-    rollup_columns,
     without_nan_text,
 )
 from trainer_backend.protocol import FACTS, MEASUREMENTS, Event, Record
@@ -229,17 +226,6 @@ class JournalReader:
         """The newest event of one measurement, typed, among those before number `before`."""
         row = self.newest(kind, before=before)
         return None if row is None else Record(row[0], row[1], row[2], event_of(kind, row))
-
-    def read_rollup(
-        self, kind: type[Event], level: int, first_seq: int, last_seq: int
-    ) -> list[tuple[Any, ...]]:
-        """Roll-up rows (see `rollup_columns`) of `level` that overlap a range of sequence numbers."""
-        width = FACTOR**level
-        return self.select(
-            f"SELECT {quoted(rollup_columns(kind))} FROM {kind.__name__}_rollup"
-            " WHERE level=? AND bucket>=? AND bucket<=? ORDER BY bucket",
-            (level, first_seq // width, last_seq // width),
-        )
 
     def select(self, sql: str, parameters: Sequence[float] = ()) -> list[tuple[Any, ...]]:
         """Rows of one bounded SELECT over the tables, NaN real again.

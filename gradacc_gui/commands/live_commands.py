@@ -12,7 +12,7 @@ from gradacc_gui import words
 from gradacc_gui.person import person
 from gradacc_gui.session.following import NoAnswerError, ask
 from gradacc_gui.session.runs import open_journal
-from trainer_backend.config_check import check_value, fields, section_types
+from trainer_backend.config_check import check_value, section_types
 from trainer_backend.errors import UsageError
 from trainer_backend.protocol import (
     AnyCommand,
@@ -90,7 +90,7 @@ def _checked(key: str, text: str) -> tuple[str, Any]:
     _, value = parse_setting(f"{path}={text}" if text.strip() else f'{path}=""')
     kind = section_types(None)[KEYS[name]]
     assert kind is not None
-    problem = check_value(path, value, fields(kind)[name])
+    problem = check_value(path, value, kind, name)
     if problem is not None:
         raise UsageError(problem.message)
     return name, value

@@ -30,7 +30,7 @@ from gradacc_gui.recipe.field_specs import (
 from gradacc_gui.recipe.points import points_fault, write_points
 from gradacc_gui.recipe.wording import beside_field, field_path
 from trainer_backend.config import KINDS, RunConfig
-from trainer_backend.config_check import Problem, check, check_value, fields, section_types
+from trainer_backend.config_check import Problem, check, check_value, section_types
 from trainer_backend.errors import UsageError
 from trainer_backend.recipe import Recipe, parse_document, recipe_from_document, set_value
 
@@ -143,7 +143,7 @@ class Draft:
         section = section_types(self.kind)[spec.section] if spec else None
         if value is ABSENT or spec is None or section is None:
             return None
-        return None if check_value(path, value, fields(section)[spec.name]) else value
+        return None if check_value(path, value, section, spec.name) else value
 
     def published(self) -> dict[str, Any]:
         """The [published] table; empty while its lines are wrong."""

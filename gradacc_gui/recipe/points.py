@@ -13,10 +13,9 @@ from tomlkit.toml_document import TOMLDocument
 from gradacc_gui.recipe.field_specs import FieldSpec, TextRow, rows_of, value_of
 from gradacc_gui.words import tr
 from trainer_backend.config import AccumulationSection
-from trainer_backend.config_check import check_value, fields
+from trainer_backend.config_check import check_value
 from trainer_backend.recipe import set_value
 
-_FIELD: Final = fields(AccumulationSection)["schedule"]
 _RIGHT: Final = {"from_sample": 0, "steps": 1}
 """A point that is right, to hold a single cell to the recipe's bounds in."""
 
@@ -30,7 +29,7 @@ def wrong_cells(spec: FieldSpec, rows: Sequence[TextRow]) -> list[tuple[int, int
             continue
         for number, (column, cell) in enumerate(zip(spec.columns, row, strict=True)):
             value = value_of(column, cell)
-            if check_value(spec.path, [{**_RIGHT, column.name: value}], _FIELD):
+            if check_value(spec.path, [{**_RIGHT, column.name: value}], AccumulationSection, "schedule"):
                 wrong.append((place, number))
             elif column.name == "from_sample":
                 if value <= last:

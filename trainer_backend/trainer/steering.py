@@ -18,7 +18,7 @@ from typing import Final, Literal, TypeAlias, assert_never
 import msgspec
 
 from trainer_backend.config import AccumulationSection, OptimizerSection
-from trainer_backend.config_check import check_value, fields
+from trainer_backend.config_check import check_value
 from trainer_backend.inbox import Inbox, Malformed
 from trainer_backend.protocol import (
     AnyCommand,
@@ -37,11 +37,15 @@ from trainer_backend.protocol import (
     SetMicroBatchSize,
     Stop,
 )
+from trainer_backend.section import Section
 from trainer_backend.settings import Settings, divisible_sizes
 
 StopReason: TypeAlias = Literal["", "stop", "stop-now", "signal"]
 
-SECTIONS: Final = {"accumulation": fields(AccumulationSection), "optimizer": fields(OptimizerSection)}
+SECTIONS: Final[dict[str, type[Section]]] = {
+    "accumulation": AccumulationSection,
+    "optimizer": OptimizerSection,
+}
 
 
 class Pending(msgspec.Struct, frozen=True):
@@ -308,7 +312,7 @@ def _slot(command: AnyCommand) -> str:
 def _check(path: str, value: Scalar) -> None:
     """Hold a value to the recipe's own bounds. Raises _Refusal."""
     section, _, name = path.partition(".")
-    problem = check_value(path, value, SECTIONS[section][name])
+    problem = check_value(path, value, SECTIONS[section], name)
     if problem is not None:
         raise _Refusal("out-of-range", key=path, value=value, message=problem.message)
 
