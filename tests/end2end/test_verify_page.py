@@ -101,7 +101,7 @@ def test_cancel_kills_it_at_once_and_leaves_nothing(
     recipe_in(tmp_path, "time.sleep(1000)")
     page.set_recipe(RECIPE, tmp_path, sys.executable, "words.toml")
     page.run()
-    qtbot.waitUntil(lambda: "large batch" in page.doing.text(), timeout=60_000)
+    qtbot.waitUntil(lambda: "Timing a pass" in page.doing.text(), timeout=60_000)
     with qtbot.waitSignal(page.process.cancelled, timeout=10_000):
         page.stop.click()
     assert state_of(page) == "ready"
@@ -144,7 +144,7 @@ def test_a_window_that_closes_ends_the_check(qtbot: QtBot, tmp_path: Path, scrat
     qtbot.addWidget(page)
     page.set_recipe(RECIPE, tmp_path, sys.executable, "words.toml")
     page.run()
-    qtbot.waitUntil(lambda: "large batch" in page.doing.text(), timeout=60_000)
+    qtbot.waitUntil(lambda: "Timing a pass" in page.doing.text(), timeout=60_000)
     page.close_down()
     assert not page.process.is_running
     assert not list(scratch.iterdir())
