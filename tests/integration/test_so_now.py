@@ -10,6 +10,7 @@ import csv
 import io
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.support.trainers import Trainer, make_run, records, set_recipe
 from trainer_backend.protocol import (
     AccumulationChanged,
     AnyCommand,
+    AnyEvent,
     CheckpointSaved,
     CommandAccepted,
     OptimizerStepMeasured,
@@ -153,6 +155,10 @@ class SoNow(RuleBasedStateMachine):
         """A checkpoint of where it stands."""
         assert self.tell(SaveCheckpoint())
 
+    def _paused_since(self, seen: int, _event: AnyEvent) -> bool:
+        """Whether a pause came after the first `seen` events."""
+        return any(isinstance(event, Paused) for event in self.trainer.seen[seen:])
+
     @precondition(lambda self: self.live)
     @rule(windows=st.integers(1, 3))
     def train(self, windows: int) -> None:
@@ -160,9 +166,7 @@ class SoNow(RuleBasedStateMachine):
         for _ in range(windows):
             seen = len(self.trainer.seen)
             self.trainer.ask(Resume())
-            self.trainer.wait_for(
-                lambda _, seen=seen: any(isinstance(event, Paused) for event in self.trainer.seen[seen:])
-            )
+            self.trainer.wait_for(partial(self._paused_since, seen))
             now = self.facts().settings
             assert now is not None
             steps = [event for event in self.trainer.seen if isinstance(event, OptimizerStepMeasured)]
@@ -226,9 +230,12 @@ class SoNow(RuleBasedStateMachine):
 
         steps = [record for record in told if isinstance(record.event, OptimizerStepMeasured)]
         reached = facts.progress(steps[-1] if steps else None)
-        kept = [
-            record.event.step for record in steps if not facts.is_superseded(record.seq, record.event.step)
-        ]  # type: ignore[union-attr]
+        measured = [
+            (record.seq, record.event.step)
+            for record in steps
+            if isinstance(record.event, OptimizerStepMeasured)
+        ]
+        kept = [step for seq, step in measured if not facts.is_superseded(seq, step)]
         assert reached is not None
         assert kept == list(range(1, reached.step + 1))
 

@@ -28,7 +28,7 @@ def engine(
     model: nn.Module, loss: Any, told: Told, *, deferred: bool, name: str = "adamw", **options: Any
 ) -> Accumulator:
     """A fused optimizer; what is told is kept."""
-    optimizer = make_optimizer(name, model.parameters(), learning_rate=0.01, momentum=0.9)  # type: ignore[arg-type]
+    optimizer = make_optimizer(name, model.parameters(), learning_rate=0.01, momentum=0.9)
     return Accumulator(
         model, optimizer, loss, deferred=deferred, on_micro_batch=told.micro_batches.append,
         on_fact=told.facts.append, on_window=told.windows.append, **options,

@@ -107,7 +107,7 @@ def test_a_skipped_first_window_leaves_state_zero_and_the_second_exact(name: str
     weights = []
     for first in ([], [NAN]):
         model = Probe()
-        optimizer = make_optimizer(name, model.parameters(), learning_rate=0.1, momentum=momentum)  # type: ignore[arg-type]
+        optimizer = make_optimizer(name, model.parameters(), learning_rate=0.1, momentum=momentum)
         accumulator = Accumulator(model, optimizer, probe_loss)
         if first:
             accumulator.window([y(1.0), y(*first)])

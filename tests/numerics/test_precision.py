@@ -201,11 +201,11 @@ def test_the_one_pass_inside_the_fused_step_equals_three_passes(name: str, dtype
     twin.load_state_dict(model.state_dict())
     accumulator = Accumulator(
         model,
-        make_optimizer(name, model.parameters(), learning_rate=0.1, weight_decay=0.1, momentum=0.9),  # type: ignore[arg-type]
+        make_optimizer(name, model.parameters(), learning_rate=0.1, weight_decay=0.1, momentum=0.9),
         lambda m, x: LossTerm(m(x).square().sum(), len(x)),
         max_grad_norm=0.5,
     )
-    plain = make_optimizer(name, twin.parameters(), learning_rate=0.1, weight_decay=0.1, momentum=0.9)  # type: ignore[arg-type]
+    plain = make_optimizer(name, twin.parameters(), learning_rate=0.1, weight_decay=0.1, momentum=0.9)
     for _ in range(4):
         data = torch.randn(9, 5).to(dtype)
         accumulator.window(torch.split(data, 4))

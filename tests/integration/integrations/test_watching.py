@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -123,7 +124,7 @@ def test_a_plain_loop_stops_pauses_and_refuses() -> None:
 def test_a_loop_of_ones_own_refuses_companions_of_n_that_it_cannot_scale(companion: str) -> None:
     """A library's optimizer and averages are its own: half of what was asked for is never done silently."""
     with Recorder("plain", micro_batch_size=1, accumulation_steps=2) as run:
-        refused = ask(run, SetAccumulation(steps=3, **{companion: True}))
+        refused = ask(run, msgspec.structs.replace(SetAccumulation(steps=3), **{companion: True}))
         assert isinstance(refused, CommandRefused)
         assert (refused.code, refused.values) == ("library-decides", {"companions": True})
         assert run.accumulation_steps == 2

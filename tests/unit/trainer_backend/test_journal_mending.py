@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gradacc_gui.session import runs as module
-from gradacc_gui.session.runs import RunState, open_journal, summarise
+from gradacc_gui.session.runs import open_journal, summarise
 from tests.support.events import micro_batch
 from tests.support.stand_in import new_run
 from trainer_backend.errors import RunDirectoryError
@@ -21,6 +20,7 @@ from trainer_backend.journal import JournalReader, JournalWriter, seal
 from trainer_backend.journal_mending import may_be_hot, rollback_journal_of, sync_journal
 from trainer_backend.protocol import Paused
 from trainer_backend.run_directory import RunDirectory
+from trainer_backend.run_facts import RunState
 
 HOT = """
 import os, signal, sqlite3, sys
@@ -118,7 +118,7 @@ def test_from_a_read_only_place_the_rollback_journal_is_copied_too(
 ) -> None:
     """Nothing is written there, and nothing half done is shown."""
     before = {path: path.read_bytes() for path in hot_run.path.iterdir() if path.is_file()}
-    monkeypatch.setattr(module.os, "access", lambda path, _: Path(path) != hot_run.path)
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path) != hot_run.path)
     with open_journal(hot_run) as reader:
         assert len(reader.facts()) == 1
     assert {path: path.read_bytes() for path in hot_run.path.iterdir() if path.is_file()} == before

@@ -201,7 +201,7 @@ def test_progress_is_the_newest_row_unless_the_run_went_back_since() -> None:
     assert RunFacts().progress(None) is None
 
 
-ENDS: Final = {
+ENDS: Final[dict[RunState, AnyEvent]] = {
     RunState.FINISHED: RunFinished(step=1, samples_seen=1, reason="x"),
     RunState.STOPPED: RunStopped(step=1, samples_seen=1, reason="x"),
     RunState.FAILED: RunFailed(step=1, samples_seen=1, reason="x"),

@@ -76,7 +76,8 @@ def test_a_removed_lock_file_admits_no_second_trainer() -> None:
 def test_a_lock_file_that_another_replaced_is_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Removed between its opening and its locking: the trainer takes the file that lies there now."""
     run = new_run()
-    shipped, taken = trainer_lock._try_lock, []
+    shipped = trainer_lock._try_lock
+    taken: list[Any] = []
 
     def remove_first(handle: int, *kind: int) -> bool:
         if not taken:

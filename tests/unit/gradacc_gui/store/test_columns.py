@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gradacc_gui.series import Floats
 from gradacc_gui.store import columns
 from gradacc_gui.store.columns import (
     BLOCK,
@@ -16,7 +17,6 @@ from gradacc_gui.store.columns import (
     NAN,
     POSINF,
     TOTAL,
-    Floats,
     Track,
     column,
     is_missing,

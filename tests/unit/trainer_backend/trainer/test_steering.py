@@ -14,7 +14,6 @@ from trainer_backend.protocol import (
     AnyEvent,
     CommandAccepted,
     CommandRefused,
-    Event,
     Pause,
     Resume,
     RollBack,
@@ -59,7 +58,7 @@ class Desk:
 
     def write(self) -> None:
         """All that was said is in the journal now."""
-        self.steering.committed([fact for fact in self.said if isinstance(fact, Event)])
+        self.steering.committed(list(self.said))
 
     @property
     def files(self) -> list[str]:
