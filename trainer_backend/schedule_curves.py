@@ -63,7 +63,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         return max(0.0, height * (1 - self.final_ratio) + self.final_ratio)
 
 
-class Curve(msgspec.Struct, frozen=True, kw_only=True):
+class ScheduleCurve(msgspec.Struct, frozen=True, kw_only=True):
     """A kind of schedule: its formula and the keys that shape it."""
 
     title: str
@@ -137,19 +137,21 @@ def _multistep(schedule: Schedule, samples: int) -> float:
     return value
 
 
-CURVES: Final[dict[str, Curve]] = {
-    "constant": Curve(title="Constant", value=lambda _schedule, _samples: 1.0, needs_end=False),
-    "linear": Curve(title="Linear", value=_linear, keys=("final_ratio",)),
-    "cosine": Curve(title="Cosine", value=_cosine, keys=("final_ratio", "cycles")),
-    "cosine-restarts": Curve(
+CURVES: Final[dict[str, ScheduleCurve]] = {
+    "constant": ScheduleCurve(title="Constant", value=lambda _schedule, _samples: 1.0, needs_end=False),
+    "linear": ScheduleCurve(title="Linear", value=_linear, keys=("final_ratio",)),
+    "cosine": ScheduleCurve(title="Cosine", value=_cosine, keys=("final_ratio", "cycles")),
+    "cosine-restarts": ScheduleCurve(
         title="Cosine with restarts", value=_cosine_restarts, keys=("final_ratio", "cycles")
     ),
-    "polynomial": Curve(title="Polynomial", value=_polynomial, keys=("final_ratio", "power")),
-    "inverse-sqrt": Curve(
+    "polynomial": ScheduleCurve(title="Polynomial", value=_polynomial, keys=("final_ratio", "power")),
+    "inverse-sqrt": ScheduleCurve(
         title="Inverse square root", value=_inverse_sqrt, keys=("timescale_samples",), needs_end=False
     ),
-    "wsd": Curve(title="Stable, then decay", value=_wsd, keys=("final_ratio", "decay_ratio", "decay_shape")),
-    "multistep": Curve(
+    "wsd": ScheduleCurve(
+        title="Stable, then decay", value=_wsd, keys=("final_ratio", "decay_ratio", "decay_shape")
+    ),
+    "multistep": ScheduleCurve(
         title="Steps at milestones",
         value=_multistep,
         keys=("milestones", "milestone_factor"),

@@ -300,14 +300,14 @@ def _outcome(name: str, tokenizer: Any, family: Family, conversation: str) -> Ou
     from trainer_backend.kinds.causal_lm import CausalLMData
     from trainer_backend.tasks.causal_lm.answers import Answers
     from trainer_backend.tasks.causal_lm.forms import Reading
-    from trainer_backend.tasks.causal_lm.raw_text import Record
+    from trainer_backend.tasks.causal_lm.raw_text import DataRecord
     from trainer_backend.tasks.causal_lm.spans import Tokens, specials_of
     from trainer_backend.tasks.causal_lm.templates import Template
     from trainer_backend.tasks.causal_lm.turns import Dialogue, Unfit
 
     record = CONVERSATIONS[conversation]
     right = right_texts(family, conversation)
-    samples = Reading(CausalLMData(path="x")).samples("x", iter([Record("x:1", record)]))
+    samples = Reading(CausalLMData(path="x")).samples("x", iter([DataRecord("x:1", record)]))
     (dialogue,) = [sample for sample, _ in samples if isinstance(sample, Dialogue)]
     answers = Answers(Template(tokenizer), specials_of(tokenizer))
     tokens = Tokens(tokenizer)

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias, assert_never
 
 from trainer_backend.errors import UsageError
 from trainer_backend.kinds.causal_lm import CausalLMData
-from trainer_backend.tasks.causal_lm.raw_text import Broken, Item, Record
+from trainer_backend.tasks.causal_lm.raw_text import Broken, DataRecord, Item
 from trainer_backend.tasks.causal_lm.turns import (
     Dialogue,
     Turn,
@@ -87,7 +87,7 @@ class Reading:
         form = self._form_of(head)
         if form is not None:
             first = next(
-                item for item in head if isinstance(item, Record) and self._fits(item.fields) == form
+                item for item in head if isinstance(item, DataRecord) and self._fits(item.fields) == form
             )
             yield ReadAs(file, form, self._meaning(form, first.fields)), ""
         for item in chain(head, items):
@@ -95,7 +95,7 @@ class Reading:
 
     def _with_group(self, item: Item, sample: Sample, file: str) -> tuple[Sample, str]:
         name = self._group
-        if not name or not isinstance(item, Record):
+        if not name or not isinstance(item, DataRecord):
             return sample, ""
         value = item.fields.get(name)
         if value is None and name == BY_FOLDER:
@@ -106,7 +106,7 @@ class Reading:
 
     def _form_of(self, head: Iterable[Item]) -> Form | None:
         """What most of the first records are; of equals the one that stands first in the table."""
-        counts = Counter(self._fits(item.fields) for item in head if isinstance(item, Record))
+        counts = Counter(self._fits(item.fields) for item in head if isinstance(item, DataRecord))
         counts.pop(None, None)
         known = [form for form in ORDER if counts[form]]
         return max(known, key=lambda form: counts[form]) if known else None
@@ -204,7 +204,7 @@ class Reading:
             "text": "text",
         }[form or "text"]
 
-    def _made(self, record: Record, form: Form) -> Sample:
+    def _made(self, record: DataRecord, form: Form) -> Sample:
         fields, place = record.fields, record.place
         match form:
             case "text":

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainer_backend.errors import UsageError
-from trainer_backend.tasks.causal_lm.raw_text import Item, Record
+from trainer_backend.tasks.causal_lm.raw_text import DataRecord, Item
 
 HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(:[\w.-]+)?(#[\w.-]+)?")
 """organisation/name, then :subset and #split where they are not the only ones."""
@@ -77,4 +77,4 @@ def read_hub(text: str, *, offline: bool) -> Iterator[Item]:
 
 def _rows(name: str, found: Any) -> Iterator[Item]:  # noqa: ANN401 - a Dataset or an IterableDataset
     for row, fields in enumerate(found, 1):
-        yield Record(f"{name}:{row}", fields)
+        yield DataRecord(f"{name}:{row}", fields)

@@ -24,7 +24,7 @@ LISTS: Final = ("data", "rows", "examples", "train", "records", "instances")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Record:
+class DataRecord:
     """One line, row or text."""
 
     place: str
@@ -42,7 +42,7 @@ class Broken:
     reason: str
 
 
-Item: TypeAlias = Record | Broken
+Item: TypeAlias = DataRecord | Broken
 
 
 def opened(file: Path) -> io.BufferedReader:
@@ -86,7 +86,7 @@ def _from_line(place: str, line: bytes, decoder: msgspec.json.Decoder[Any]) -> I
             ended = "" if line.endswith(b"\n") else "; the line is the last and may be cut off"
             reason = str(fault) if isinstance(fault, ValueError) else str(error)
             return Broken(place, f"not valid JSON ({reason}{ended})")
-    return Record(place, value) if isinstance(value, dict) else Broken(place, "not a JSON object")
+    return DataRecord(place, value) if isinstance(value, dict) else Broken(place, "not a JSON object")
 
 
 _SPACE: Final = re.compile(r"[\s,]*")
@@ -179,7 +179,7 @@ def _item(place: str, value: Any) -> Item:  # noqa: ANN401 - JSON
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
         return Broken(place, "holds half of a pair of surrogates, which is no character")
-    return Record(place, value)
+    return DataRecord(place, value)
 
 
 def _listed(value: Any) -> list[Any] | None:  # noqa: ANN401 - JSON
@@ -217,7 +217,7 @@ def read_delimited(file: Path) -> Iterator[Item]:
             if row is None:
                 return
             if len(row) == len(names):
-                yield Record(place, dict(zip(names, row, strict=True)))
+                yield DataRecord(place, dict(zip(names, row, strict=True)))
             elif any(row):
                 yield Broken(place, f"{len(row)} cells, where the first line names {len(names)} columns")
 
@@ -228,10 +228,10 @@ def read_text(file: Path) -> Iterator[Item]:
         line, held = 1, text.read(PART)
         while following := text.read(PART):
             cut = _break(held)
-            yield Record(f"{file}:{line}", {"text": held[:cut]}, continues=True)
+            yield DataRecord(f"{file}:{line}", {"text": held[:cut]}, continues=True)
             line += held.count("\n", 0, cut)
             held = held[cut:] + following
-        yield Record(f"{file}:{line}", {"text": held})
+        yield DataRecord(f"{file}:{line}", {"text": held})
 
 
 _LINE_END: Final = re.compile(r"\S\n(?=\S)")

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final
 
 from trainer_backend.errors import UsageError
-from trainer_backend.tasks.causal_lm.columns import read_arrow, read_parquet
 from trainer_backend.tasks.causal_lm.hub import (
     is_saved_folder,
     looks_like_hub_id,
@@ -24,15 +23,16 @@ from trainer_backend.tasks.causal_lm.hub import (
 )
 from trainer_backend.tasks.causal_lm.raw_text import (
     Broken,
-    Record,
+    DataRecord,
     opened,
     read_delimited,
     read_json_document,
     read_json_lines,
     read_text,
 )
+from trainer_backend.tasks.causal_lm.tabular import read_arrow, read_parquet
 
-__all__ = ["Broken", "Found", "Record", "find_data", "sources_of"]
+__all__ = ["Broken", "DataRecord", "Found", "find_data", "sources_of"]
 
 JSON: Final = {".json", ".jsonl", ".ndjson"}
 DELIMITED: Final = {".csv", ".tsv"}
@@ -103,7 +103,7 @@ def kind_of(file: Path) -> str:
     return (suffixes[-2].lower() if len(suffixes) > 1 else "") if last == ".gz" else last
 
 
-def sources_of(found: Found, *, offline: bool) -> Iterator[tuple[str, Iterator[Record | Broken]]]:
+def sources_of(found: Found, *, offline: bool) -> Iterator[tuple[str, Iterator[DataRecord | Broken]]]:
     """Each file's (or data set's) name and records. Raises UsageError where it cannot be read at all."""
     if found.saved is not None:
         yield str(found.saved), read_saved_folder(found.saved)
@@ -113,7 +113,7 @@ def sources_of(found: Found, *, offline: bool) -> Iterator[tuple[str, Iterator[R
         yield str(file), read_file(file)
 
 
-def read_file(file: Path) -> Iterator[Record | Broken]:
+def read_file(file: Path) -> Iterator[DataRecord | Broken]:
     """The records of one file. A fault that ends the reading is a `Broken` too, the last."""
     place = str(file)
     try:
@@ -131,7 +131,7 @@ def read_file(file: Path) -> Iterator[Record | Broken]:
         raise UsageError(message) from error
 
 
-def _reader(file: Path) -> Iterator[Record | Broken]:
+def _reader(file: Path) -> Iterator[DataRecord | Broken]:
     with opened(file) as stream:
         head: bytes = stream.peek(4096)[:4096]
     kind = kind_of(file)
@@ -156,7 +156,7 @@ def _reader(file: Path) -> Iterator[Record | Broken]:
         yield from read_json_document(file)
 
 
-def _no_json(file: Path, kind: str) -> Iterator[Record | Broken]:
+def _no_json(file: Path, kind: str) -> Iterator[DataRecord | Broken]:
     """Text; but a file that is named JSON and starts otherwise has a fault, on a line that is named."""
     if kind in JSON:
         yield from read_json_lines(file)

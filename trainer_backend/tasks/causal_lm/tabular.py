@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainer_backend.errors import UsageError
-from trainer_backend.tasks.causal_lm.raw_text import Broken, Item, Record
+from trainer_backend.tasks.causal_lm.raw_text import Broken, DataRecord, Item
 
 ROWS_AT_ONCE: Final = 256
 
@@ -54,4 +54,4 @@ def _rows(file: Path, batches: Iterable[Any]) -> Iterator[Item]:
         for start in range(0, batch.num_rows, ROWS_AT_ONCE):
             for fields in batch.slice(start, ROWS_AT_ONCE).to_pylist():
                 row += 1
-                yield Record(f"{file}:{row}", fields)
+                yield DataRecord(f"{file}:{row}", fields)
