@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainer_backend.kinds.text_warnings import TEXT_WARNINGS
+from trainer_backend.kinds.task_warnings import TASK_WARNINGS
 
 PHASES: Final[dict[str, str]] = {
     "importing-torch": "Importing torch…",
@@ -112,56 +112,7 @@ WARNINGS: Final[dict[str, str]] = {
     "Free some disk space.",
     "checkpoint-damaged": "The checkpoint of step {step} is damaged ({reason}); trying an older one.",
     "replay-declined": "From step {step} on, changes made before the interruption are not applied again.",
-    # The model and the loss.
-    "batch-norm": "BatchNorm ({modules} modules, first {first}) sees each micro-batch of {micro_batch_size} "
-    "on its own, not the effective batch. Use GroupNorm or LayerNorm, a larger micro-batch, or a momentum of "
-    "{suggested_momentum}.",
-    "batch-norm-of-one": "BatchNorm ({modules} modules, first {first}) sees a single sample at a time: it "
-    "normalises each by itself, and fails where a sample has one value a channel. Use a larger micro-batch "
-    "with a smaller N, freeze these layers, or use GroupNorm.",
-    "optimizer-in-backward": "A hook on {parameter} runs inside the backward and may change it before the "
-    "step's end; accumulation is then not exact.",
-    "reentrant-checkpointing": "Under reentrant checkpointing {parameter} is used more than once, so its "
-    "micro-batch norms may not be known. Use use_reentrant=False.",
-    "half-gradients": "{parameters} parameters gather their gradients in half precision, which is inexact; "
-    "accumulation.gradient_dtype = fp32 is exact.",
-    "loss-half": "The total of {term} is {dtype}; return it in fp32, or it is refused.",
-    "loss-mean": "The total of {term} looks like a mean, while its weight says it is a sum. Return the sum.",
-    "loss-weight-not-additive": "The weight of {term} for a batch is not that of its parts together; the "
-    "micro-batches of a step will not add up to the large batch.",
-    "loss-not-additive": "The loss {term} of a batch is not the sum of its parts'; N micro-batches are then "
-    "another loss than one large batch. Contrastive and batch-wide losses are such.",
-    # The data.
-    "loss-changes-batch": "The loss changes its batch in place ({tensor}). It gets copies, so that "
-    "replays stay exact; that costs memory and time.",
-    "no-validation-data": "{samples} samples are too few to hold any out, so there is no validation loss.",
-    "images-skipped": "{count} images cannot be used and are left out.",
-    "hidden-files": "{count} hidden files in {key}, such as {first}, are passed over.",
-    "values-below-range": "The values of these pictures reach {highest}: {bits} bits in 16. They are divided "
-    "by 65,535; to use the whole range, set data.value_range = [0, {range_high}].",
-    "own-normalization": "Pictures are normalized as {model} was trained: {values}.",
-    "picture-turned-alone": "In {count} pairs, such as {first}, the orientation tag turns the picture or the "
-    "mask alone; each is turned as it says.",
-    "mask-borders-ignored": "Mask value {value} ({percent} % of the pixels) lies only between classes: these "
-    "pixels have no loss.",
-    "mask-much-ignored": "{percent} % of all mask pixels are ignored (value {value}).",
-    "mask-classes-missing": "No mask has these classes: {classes}. data.allow_missing_classes permits that.",
-    "records-skipped": "{count} records of the {data} data cannot be read and are left out.",
-    "records-cut": "{count} records of the {data} data are longer than {max_length} tokens and were cut.",
-    "records-without-answer": "{count} records of the {data} data have no answer to learn and are left out.",
-    "no-chat-template": "The tokenizer has no chat template; a plain one is used.",
-    "export-group-norm": "The exported network has GroupNorm where {library} has BatchNorm: its weights fit "
-    "a network that was changed in the same way.",
-    "attention-eager": "{model} has no sdpa attention in this version of transformers; eager is used.",
-    "weights-missing": "{count} weights of {model} are not in its files and start at random, {first} first.",
-    **TEXT_WARNINGS,
-    "loss-not-proven": "{tokens} tokens of {vocabulary} logits are too many to hold at once: the loss in "
-    "chunks is compared with itself, not with its definition.",
-    "loss-chunked": "The loss is taken in chunks of tokens: the same sum and gradient, without holding"
-    " {vocabulary} logits of every token at once.",
-    "loss-not-chunked": "The logits of all tokens are held at once ({vocabulary} a token), since"
-    " {reason}: the loss cannot be taken in chunks.",
-    "merged-export-not-offered": "Weights trained with {method} are saved as an adapter, not merged.",
+    **TASK_WARNINGS,
 }
 
 READINGS: Final = frozenset(

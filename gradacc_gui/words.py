@@ -6,7 +6,7 @@ The trainer reports codes with values; people read sentences.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias, assert_never
+from typing import Literal, TypeAlias, assert_never
 
 import msgspec
 
@@ -25,6 +25,7 @@ from gradacc_gui.codes import (
     WARNINGS,
 )
 from gradacc_gui.person import person
+from trainer_backend.kinds.task_warnings import worded
 from trainer_backend.protocol import (
     AccumulationChanged,
     AnyCommand,
@@ -87,24 +88,7 @@ def tr(text: str) -> str:
 
 def sentence(table: Mapping[str, str], code: str, values: Mapping[str, Scalar]) -> str:
     """The template of `code` filled with `values`; an unknown code is told with all it brings."""
-    template = table.get(code)
-    if template is not None:
-        return tr(template).format_map(_Values(values))
-    told = ", ".join(f"{key} = {value}" for key, value in values.items())
-    return code.replace("-", " ").replace("_", " ") + (f" ({told})" if told else "")
-
-
-class _Values(dict[str, Any]):
-    """Numbers with thousands marked; a value that is missing is a question mark, never a crash."""
-
-    def __missing__(self, key: str) -> str:
-        return "?"
-
-    def __getitem__(self, key: str) -> Any:  # noqa: ANN401 - any value
-        value = super().__getitem__(key)
-        if isinstance(value, int) and not isinstance(value, bool):
-            return f"{value:,}"
-        return f"{value:.4g}" if isinstance(value, float) else "?" if value is None else value
+    return worded(table, code, values, tr)
 
 
 def phase(code: str) -> str:

@@ -5,7 +5,10 @@ Shapes: B samples, T context length, C width, H heads, V = 256 byte values.
 
 from __future__ import annotations
 
+import bisect
 import hashlib
+import itertools
+import operator
 import os
 import sysconfig
 from collections.abc import Iterable, Iterator
@@ -27,6 +30,7 @@ from trainer_backend.tasks.built_in import BuiltIn
 VALUES: Final = 256
 SEPARATOR: Final = b"\x00"
 """Between files: a byte that text does not have."""
+NEWLINE: Final = ord("\n")
 LEFT_OUT: Final = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
 """Folders of the standard library that are not read."""
 LARGEST_FILE_BYTES: Final = 1 << 30
@@ -94,6 +98,7 @@ class Contexts(torch.utils.data.Dataset[torch.Tensor]):
     uses_randomness = False
 
     def __init__(self, text: bytearray, length: int) -> None:
+        self._files = text.files if isinstance(text, NamedText) else ()
         self._text = torch.frombuffer(text, dtype=torch.uint8)
         self._length = length
 
@@ -106,11 +111,37 @@ class Contexts(torch.utils.data.Dataset[torch.Tensor]):
         start = index * self._length
         return self._text[start : start + self._length + 1]
 
+    def source(self, index: int) -> str:
+        """`file:line` where a sample begins; empty for text that came from no file."""
+        start = index * self._length
+        place = bisect.bisect_right(self._files, start, key=operator.itemgetter(0)) - 1
+        if place < 0:
+            return ""
+        begin, name = self._files[place]
+        newlines = int((self._text[begin:start] == NEWLINE).sum())
+        return f"{name}:{newlines + 1}"
+
 
 # ------------------------------------------------------------------------------------- the text
 
 
-def split_texts(root: Path | None, data: LanguageModelData) -> tuple[bytearray, bytearray]:
+class NamedText(bytearray):
+    """Text of several files, end to end."""
+
+    files: tuple[tuple[int, str], ...] = ()
+    """Where each begins, in bytes, and its name."""
+
+    @classmethod
+    def joined(cls, texts: Iterable[tuple[str, bytes]]) -> NamedText:
+        """Files with `SEPARATOR` between them."""
+        texts = list(texts)
+        made = cls(SEPARATOR.join(text for _, text in texts))
+        begins = itertools.accumulate((len(text) + len(SEPARATOR) for _, text in texts), initial=0)
+        made.files = tuple((begin, name) for begin, (name, _) in zip(begins, texts, strict=False))
+        return made
+
+
+def split_texts(root: Path | None, data: LanguageModelData) -> tuple[NamedText, NamedText]:
     """Training and validation text, split by file; one file alone is split near its end."""
     files = sorted(_files(root, data))
     if not files:
@@ -121,13 +152,13 @@ def split_texts(root: Path | None, data: LanguageModelData) -> tuple[bytearray, 
         raise UsageError(message)
     texts = [(name, _read(path)) for name, path in files]
     if len(texts) == 1:
-        text = texts[0][1]
+        name, text = texts[0]
         edge = len(text) - int(len(text) * data.validation_fraction)
-        return bytearray(text[:edge]), bytearray(text[edge:])
+        return NamedText.joined([(name, text[:edge])]), NamedText(text[edge:])
     return _by_file(texts, data.validation_fraction)
 
 
-def _by_file(texts: list[tuple[str, bytes]], fraction: float) -> tuple[bytearray, bytearray]:
+def _by_file(texts: list[tuple[str, bytes]], fraction: float) -> tuple[NamedText, NamedText]:
     """Files whose names hash lowest are held out until they make the fraction; the same ones each time."""
     wanted = fraction * sum(len(text) for _, text in texts)
     ranked = sorted(texts, key=lambda entry: hashlib.sha256(entry[0].encode()).digest())
@@ -139,8 +170,8 @@ def _by_file(texts: list[tuple[str, bytes]], fraction: float) -> tuple[bytearray
         held_out.add(name)
         size += len(text)
     return (
-        bytearray(SEPARATOR.join(text for name, text in texts if name not in held_out)),
-        bytearray(SEPARATOR.join(text for name, text in texts if name in held_out)),
+        NamedText.joined((name, text) for name, text in texts if name not in held_out),
+        NamedText.joined((name, text) for name, text in texts if name in held_out),
     )
 
 

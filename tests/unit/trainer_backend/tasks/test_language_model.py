@@ -97,6 +97,19 @@ def test_one_file_alone_is_split_near_its_end(tmp_path: Path) -> None:
     assert (len(train), validation[0]) == (90, 90)
 
 
+def test_a_sample_knows_the_file_and_line_it_begins_in(tmp_path: Path) -> None:
+    """Also the first of a later file, and one that begins in the middle of a line."""
+    (tmp_path / "a.txt").write_bytes(b"0123\n567")
+    (tmp_path / "b.txt").write_bytes(b"9\n1\n3456789")
+    train, validation = split_texts(tmp_path, LanguageModelData(path=".", validation_fraction=0))
+    contexts = Contexts(train, 3)
+    assert len(validation) == 0
+    assert train == b"0123\n567\x009\n1\n3456789"
+    sources = [contexts.source(index) for index in range(len(contexts))]
+    assert sources == ["a.txt:1", "a.txt:1", "a.txt:2", "b.txt:1", "b.txt:2", "b.txt:3"]
+    assert Contexts(bytearray(20), 3).source(1) == ""
+
+
 @pytest.mark.parametrize("files", [1, 3])
 def test_a_fraction_of_nothing_is_no_validation(tmp_path: Path, files: int) -> None:
     """Every byte is trained on."""
