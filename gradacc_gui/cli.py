@@ -100,6 +100,13 @@ def _add_running(command: Any) -> None:  # noqa: ANN401 - a function of the pars
     )
     _add_start_options(resume)
 
+    check = command(
+        "check", "verify:check", "show a recipe's first optimizer step as the model will see it, and check it"
+    )
+    check.add_argument("recipe", metavar="RECIPE", help="a .toml file")
+    check.add_argument("--json", action="store_true", help="print one object, as JSON")
+    _add_python(check)
+
     verify = command("verify", "verify:verify", "prove that N micro-batches give one large batch's gradient")
     verify.add_argument("recipe", metavar="RECIPE", help="a .toml file")
     verify.add_argument("--json", action="store_true", help="print the report as JSON")

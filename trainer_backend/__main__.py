@@ -23,6 +23,12 @@ def main(arguments: list[str] | None = None) -> int:
         from trainer_backend.verify.command import main as verify  # noqa: PLC0415 - only when asked for
 
         return verify(words[1:])
+    if words[:1] == ["preview"]:  # likewise
+        from trainer_backend.preflight import check_command  # noqa: PLC0415 - likewise
+
+        if arguments is None:  # a process of its own
+            check_command.give_way()
+        return check_command.main(words[1:])
     options = _parser().parse_args(words)
     try:
         return _run(options)
@@ -54,6 +60,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--stale", type=json.loads, help=argparse.SUPPRESS)
     says = "prove that N micro-batches give one large batch's gradient"
     commands.add_parser("verify", add_help=False, help=says)
+    says = "show the first optimizer step as the model will see it, and check the rest"
+    commands.add_parser("preview", add_help=False, help=says)
     return parser
 
 

@@ -60,3 +60,12 @@ def verify(arguments: argparse.Namespace) -> int:
         if getattr(arguments, option):
             command += [f"--{option}", getattr(arguments, option)]
     return subprocess.run(command, env=trainer_environment(interpreter), check=False).returncode
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Run `python -m trainer_backend preview` in the interpreter; its exit code is ours."""
+    interpreter = ready_interpreter(arguments)
+    command = [interpreter.executable, "-P", "-m", "trainer_backend", "preview", arguments.recipe]
+    if arguments.json:
+        command.append("--json")
+    return subprocess.run(command, env=trainer_environment(interpreter), check=False).returncode

@@ -26,7 +26,7 @@ class ReadBack:
     said: tuple[str, ...]
     samples: int
     rows: tuple[Any, ...]
-    """`PreviewRow`s in the order of the data."""
+    """`TokenRow`s in the order of the data."""
     tokenizer: Any = None
 
     @property
@@ -69,13 +69,24 @@ def read_text(
     """What a recipe with these tables makes of a path."""
     import transformers
 
+    from trainer_backend.errors import GradaccError
+    from trainer_backend.kinds.task_warnings import warning_sentence
+    from trainer_backend.preflight.first_window import Heard, first_window, read_data
     from trainer_backend.recipe import parse_document, recipe_from_document
-    from trainer_backend.tasks.causal_lm.preview import preview_text
 
     document = parse_document("")
     document["run"] = {"epochs": 1}
     document["task"] = {"kind": "causal-lm", "model": str(model), "method": "full"} | task
     document["data"] = {"path": str(path), "validation_fraction": 0.0, "shuffle": False} | data
-    found = preview_text(recipe_from_document(document, folder=model.parent), rows=rows)
+    document["accumulation"] = {"micro_batch_size": rows, "gradient_accumulation_steps": 1}
+    heard: Heard = []
+    refused, window = None, None
+    try:
+        window = first_window(read_data(recipe_from_document(document, folder=model.parent), heard))
+    except GradaccError as error:
+        refused = str(error)
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
-    return ReadBack(found.refused, found.said, found.samples, found.window, tokenizer)
+    said = tuple(warning_sentence(code, values) for code, values in heard)
+    if window is None:
+        return ReadBack(refused, said, 0, (), tokenizer)
+    return ReadBack(refused, said, window.samples or 0, window.rows, tokenizer)

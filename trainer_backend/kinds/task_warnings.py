@@ -79,3 +79,8 @@ def worded(
         return tr(template).format_map(Figures(values))
     told = ", ".join(f"{key} = {value}" for key, value in values.items())
     return code.replace("-", " ").replace("_", " ") + (f" ({told})" if told else "")
+
+
+def warning_sentence(code: str, values: Mapping[str, Any]) -> str:
+    """What a task warns of, in words."""
+    return worded(TASK_WARNINGS, code, values)

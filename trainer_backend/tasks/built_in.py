@@ -17,6 +17,7 @@ ReportWarning: TypeAlias = Callable[[str, dict[str, Scalar]], None]
 """`warn(code, values)` becomes a `Warned` in the journal."""
 T = TypeVar("T", bound=Section)
 D = TypeVar("D", bound=Section)
+Entry = TypeVar("Entry")
 
 
 def unheard(_code: str, _values: dict[str, Scalar]) -> None:
@@ -36,9 +37,11 @@ class BuiltIn(Generic[T, D]):
     seed: int = 0
     accumulation_steps: int = 1
     warn: ReportWarning = unheard
+    most_records: int | None = None
+    """Read only so many of each data path, for a quick look; None: all of them."""
 
     @classmethod
-    def from_recipe(cls, recipe: Recipe, warn: ReportWarning) -> Self:
+    def from_recipe(cls, recipe: Recipe, warn: ReportWarning, *, most_records: int | None = None) -> Self:
         """The task of a recipe of this kind. Raises UsageError."""
         config = recipe.config
         return cls(
@@ -49,7 +52,13 @@ class BuiltIn(Generic[T, D]):
             seed=config.run.seed,
             accumulation_steps=config.accumulation_steps,
             warn=warn,
+            most_records=most_records,
         )
+
+    def spread(self, entries: list[Entry]) -> list[Entry]:
+        """At most `most_records` of them, evenly spread."""
+        most = self.most_records
+        return entries if most is None else entries[:: max(1, -(-len(entries) // most))]
 
     def __post_init__(self) -> None:
         """What a kind does with these when it is made. Raises UsageError where they do not fit."""

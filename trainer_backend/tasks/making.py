@@ -32,8 +32,10 @@ OPTIONAL: Final = (
 )
 
 
-def make_task(recipe: Recipe, warn: ReportWarning) -> Task:
+def make_task(recipe: Recipe, warn: ReportWarning, *, most_records: int | None = None) -> Task:
     """The task of a recipe. Raises UsageError; what the user's own code raises comes as it is.
+
+    `most_records`: built-in kinds read only so many of each data path, for a quick look.
 
     Beside what `Task` names, a task may have: `decays_all` (False leaves norms and biases out of decay),
     `loss_unit` ("token" or "sample"), `versions` (packages to name in `RunStarted`),
@@ -43,7 +45,9 @@ def make_task(recipe: Recipe, warn: ReportWarning) -> Task:
     `export(model, folder)` (what is left at the end for other programs).
     """
     module, _, name = KINDS[recipe.config.kind].maker.partition(":")
-    task = attrgetter(name)(importlib.import_module(module))(recipe, warn)
+    maker = attrgetter(name)(importlib.import_module(module))
+    limit = {} if most_records is None or recipe.config.kind == "custom" else {"most_records": most_records}
+    task = maker(recipe, warn, **limit)
     missing = [name for name in ("model", "datasets", "loss") if not callable(getattr(task, name, None))]
     if missing:
         message = (

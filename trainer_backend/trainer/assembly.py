@@ -108,7 +108,7 @@ def assemble(
     _seed(config.run.seed)  # the same weights, whatever the data needed
     model = model_of(task).to(device)
     model.train()
-    optimizer = _optimizer(config, task, model)
+    optimizer = optimizer_for(config, task, model)
     accumulator = _accumulator(config, task, model, optimizer, device, precision, on_micro_batch, on_fact)
     for warned in inspect(config, task, accumulator, stream, precision):
         put(warned)
@@ -149,7 +149,8 @@ def _stream(config: RunConfig, task: Task, dataset: Any, device: torch.device) -
     )
 
 
-def _optimizer(config: RunConfig, task: Task, model: torch.nn.Module) -> torch.optim.Optimizer:
+def optimizer_for(config: RunConfig, task: Task, model: torch.nn.Module) -> torch.optim.Optimizer:
+    """The task's own optimizer, else the recipe's. Raises UsageError."""
     asked = config.optimizer
     own = method(task, "optimizer")
     if own is not None:

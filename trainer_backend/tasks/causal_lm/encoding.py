@@ -131,6 +131,9 @@ class Encoder:
         self._specials = specials_of(tokenizer)
         self._answers = Answers(self._template, self._specials)
         self._vocabulary = vocabulary
+        self.template = self._template
+        self.read: Counter[str] = Counter()
+        """Records that were read so far, and `left-out`, `cut`, `dropped`, `split` ones among them."""
         self._begin()
 
     def _begin(self) -> None:
@@ -153,14 +156,23 @@ class Encoder:
                     self._read_as.setdefault((sample.form, sample.fields), []).append(sample.file)
                 case LeftOut():
                     self._counts[sample.why] += 1
+                    self._counts["passed-over"] += 1
                 case Broken():
                     self._broken(sample)
+                    self._counts["passed-over"] += 1
                 case Dialogue() | Text():
                     self._take(sample, group)
         self._say(what)
+        self._add_up()
         if len(self._gathered.starts) == 1:
             raise UsageError(self._nothing(what))
         return self._gathered.done()
+
+    def _add_up(self) -> None:
+        counts = self._counts
+        left_out = sum(counts[why] for why in ("broken", "not-chosen", "empty", "silent", "dropped"))
+        self.read.update({"records": counts["records"] + counts["passed-over"], "left-out": left_out})
+        self.read.update({why: counts[why] for why in ("cut", "dropped", "split")})
 
     def _broken(self, found: Broken) -> None:
         if self._data.broken == "stop":

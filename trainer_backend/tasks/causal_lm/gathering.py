@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 import torch
@@ -71,7 +72,7 @@ def samples_at(task: TextTask, path: str, key: str) -> Iterator[tuple[Sample, st
         task.warn("texts-passed-over", {"count": found.texts_passed_over, "path": path})
     reading = Reading(task.data)
     for name, items in sources_of(found, offline=is_offline(task.task)):
-        yield from reading.samples(name, items)
+        yield from reading.samples(name, iter(islice(items, task.most_records)))
 
 
 def held_out(whole: Encoded, share: float, seed: int) -> tuple[list[int], list[int]]:

@@ -61,6 +61,10 @@ class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
         self._auxiliary_ratio = 0.0
         self._takes_positions = True
         self._masks_padding = True
+        self.refuses_unknown_ids = True
+        """False: ids beyond the embedding come through, for who shows them (a preview)."""
+        self.encoder: Encoder | None = None
+        """What `datasets()` read with; it has counted the records."""
 
     def model(self) -> torch.nn.Module:
         """The model with its adapters, checked for packing where that is asked."""
@@ -107,17 +111,20 @@ class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
 
     def datasets(self) -> Datasets:
         """Encoded training and validation data; a share is held out where no validation data is named."""
-        train, validation = read_datasets(self, self._encoder())
+        self.encoder = self._encoder()
+        train, validation = read_datasets(self, self.encoder)
         return Datasets(
             train=self._items(train), validation=None if validation is None else self._items(validation)
         )
 
     def _encoder(self) -> Encoder:
         task = self.task
-        rows = 0 if self._grows else embedding_rows(task, self.folder)
-        return Encoder(
-            self.tokenizer, task, self.data, self.warn, folder=self.folder, vocabulary=rows or None
-        )
+        rows = self.embedding_rows() if self.refuses_unknown_ids else None
+        return Encoder(self.tokenizer, task, self.data, self.warn, folder=self.folder, vocabulary=rows)
+
+    def embedding_rows(self) -> int | None:
+        """Ids that the model has an embedding for; None where it grows, or its configuration does not say."""
+        return None if self._grows else embedding_rows(self.task, self.folder) or None
 
     def _items(self, encoded: Encoded) -> EncodedItems:
         task, groups = self.task, None

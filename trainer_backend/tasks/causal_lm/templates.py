@@ -101,17 +101,18 @@ class Template:
             self.is_plain, chosen = True, PLAIN
         self._chosen: Any = chosen
         text = chosen if isinstance(chosen, str) else "\n".join(map(str, chosen.values()))
-        self._code = _COMMENT.sub("", text)
+        self.code = _COMMENT.sub("", text)
+        """The template's source without its comments."""
 
     @functools.cached_property
     def has_thinking_switch(self) -> bool:
         """Whether the template asks for `enable_thinking`."""
-        return THINKING_SWITCH in self._code
+        return THINKING_SWITCH in self.code
 
     @property
     def is_dated(self) -> bool:
         """Whether the template writes today's date."""
-        return "strftime_now" in self._code
+        return "strftime_now" in self.code
 
     @functools.cached_property
     def style(self) -> Style:
@@ -119,7 +120,7 @@ class Template:
         written = (Style(parts=parts) for parts in (False, True))
         style = self._first(_PROBE, written, (_ASKED, _SAID)) or Style()
         # A template that knows such blocks takes reasoning in the text too; others must have a key for it.
-        inline = ("inline",) * ("think>" in self._code)
+        inline = ("inline",) * ("think>" in self.code)
         by_key = self._reasoned(style, (*REASONING_KEYS, *inline))
         keeps = by_key is None or self._reasoned(style, inline) is not None
         style = dataclasses.replace(by_key or style, keeps_inline=keeps)

@@ -40,9 +40,12 @@ class Pictures(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
         augment: bool,
     ) -> None:
         self._files = [path for path, _ in labelled]
-        self._labels = [classes.index(label) for _, label in labelled]
+        numbers = {name: number for number, name in enumerate(classes)}
+        self.labels = [numbers[label] for _, label in labelled]
+        """The number of each picture's class."""
         self._rules = rules
-        self._normalize = normalize
+        self.normalization = normalize
+        """What it does to a picture's values, which can be undone."""
         self.uses_randomness = augment and bool(task.crop or task.flip or task.mixup or task.cutmix)
         """Whether reading, or mixing what was read, draws."""
         self._transform = _transform(task, augment=augment)
@@ -52,7 +55,7 @@ class Pictures(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         image_chw = self._transform(picture(self._files[index], self._rules).values_chw)
-        return self._normalize.apply(image_chw), self._labels[index]
+        return self.normalization.apply(image_chw), self.labels[index]
 
     def source(self, index: int) -> Path:
         """The picture's file."""
@@ -65,7 +68,7 @@ class ImageClassification(BuiltIn[ImageClassificationTask, ImageClassificationDa
     def __post_init__(self) -> None:
         self._confusion_kk: torch.Tensor | None = None
         data = self.data
-        self._rules = PictureRules(
+        self.picture_rules = PictureRules(
             channels=self.task.channels,
             value_range=normalization.checked_range(data.value_range),
             page=data.page,
@@ -113,9 +116,9 @@ class ImageClassification(BuiltIn[ImageClassificationTask, ImageClassificationDa
     def datasets(self) -> Datasets:
         """Training and validation images."""
         normalize = self._normalization()
-        propose_range([path for path, _ in self._train], self._rules, self.warn)
+        propose_range([path for path, _ in self._train], self.picture_rules, self.warn)
         train, held = (
-            Pictures(labelled, self.classes, self.task, self._rules, normalize, augment=augment)
+            Pictures(labelled, self.classes, self.task, self.picture_rules, normalize, augment=augment)
             for labelled, augment in ((self._train, True), (self._validation, False))
         )
         return Datasets(train=train, validation=held if self._validation else None)
@@ -126,14 +129,17 @@ class ImageClassification(BuiltIn[ImageClassificationTask, ImageClassificationDa
         found = normalization.stated(task.mean, task.std, task.channels)
         if found is not None:
             return found
-        if task.pretrained:
-            timm: Any = importlib.import_module("timm")
-            config = timm.get_pretrained_cfg(task.model, allow_unregistered=True)
-            if config is not None:
-                found = normalization.of_timm({"mean": config.mean, "std": config.std})
-                self.warn("own-normalization", {"model": task.model, "values": found.words()})
-                return found
+        found = self.own_normalization() if task.pretrained else None
+        if found is not None:
+            self.warn("own-normalization", {"model": task.model, "values": found.words()})
+            return found
         return normalization.Normalization(mean=(0.5,), std=(0.5,))
+
+    def own_normalization(self) -> normalization.Normalization | None:
+        """What the network was trained with; None where timm does not know."""
+        timm: Any = importlib.import_module("timm")
+        config = timm.get_pretrained_cfg(self.task.model, allow_unregistered=True)
+        return None if config is None else normalization.of_timm({"mean": config.mean, "std": config.std})
 
     def _find(self) -> tuple[list[Labelled], list[Labelled]]:
         data = self.data
@@ -161,10 +167,10 @@ class ImageClassification(BuiltIn[ImageClassificationTask, ImageClassificationDa
 
     def _usable(self, labelled: list[Labelled]) -> list[Labelled]:
         good, bad = [], 0
-        for path, label in labelled:
+        for path, label in self.spread(labelled):
             try:
-                for window in bands(path, self._rules):
-                    picture(path, self._rules, window)
+                for window in bands(path, self.picture_rules):
+                    picture(path, self.picture_rules, window)
             except BrokenImageError as error:
                 if self.data.broken == "stop":
                     message = f'{error} Correct it, or set data.broken = "skip".'
@@ -266,7 +272,7 @@ class ImageClassification(BuiltIn[ImageClassificationTask, ImageClassificationDa
         export.describe_input(
             target,
             classes=self.classes,
-            rules=self._rules,
+            rules=self.picture_rules,
             normalize=normalize,
             batch_norm=self.task.batch_norm,
             image_size=self.task.image_size,

@@ -73,6 +73,20 @@ class MaskSurvey:
         return {value: self.share(value) for value in sorted(self.pixels)}
 
 
+class MaskDecisionError(UsageError):
+    """What the masks hold does not fit the recipe: a person has to say what it means."""
+
+    def __init__(
+        self, sentence: str, survey: MaskSurvey, *, undecided: Iterable[int] = (), missing: Iterable[int] = ()
+    ) -> None:
+        super().__init__(sentence)
+        self.survey = survey
+        self.undecided = tuple(undecided)
+        """Values that are no class."""
+        self.missing = tuple(missing)
+        """Classes that never occur."""
+
+
 def parse_colours(colours: Mapping[str, int]) -> dict[Colour, int]:
     """{"#ff0000": 2} as {(255, 0, 0): 2}. Raises UsageError."""
     found = {}
@@ -217,7 +231,8 @@ def judge(
         unknown = set()
     odd = {path for path, values in survey.values_of.items() if values & unknown}
     if unknown and not (may_skip and 2 * len(odd) <= len(survey.values_of)):
-        raise UsageError(_unknown_sentence(survey, rules, sorted(unknown), sorted(odd)))
+        sentence = _unknown_sentence(survey, rules, sorted(unknown), sorted(odd))
+        raise MaskDecisionError(sentence, survey, undecided=sorted(unknown))
     ignored_share = survey.share(rules.ignored)
     if ignored_share > MUCH_IGNORED_SHARE:
         warn("mask-much-ignored", {"value": rules.ignored, "percent": 100 * ignored_share})
@@ -228,7 +243,7 @@ def judge(
     ]
     if missing and number_of_known(survey, rules):
         if not allow_missing:
-            raise UsageError(_missing_sentence(missing, rules.classes))
+            raise MaskDecisionError(_missing_sentence(missing, rules.classes), survey, missing=missing)
         warn("mask-classes-missing", {"classes": _listed(missing), "count": len(missing)})
     return rules, odd
 

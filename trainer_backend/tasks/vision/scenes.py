@@ -195,6 +195,16 @@ class Scenes(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
         """The picture's file name."""
         return self._pairs[self._tiles[index][0]][0].name
 
+    @property
+    def normalization(self) -> Normalization | None:
+        """What it does to a picture's values, which can be undone."""
+        return self._rules.normalization
+
+    @property
+    def masks(self) -> tuple[Path, ...]:
+        """The files of the masks."""
+        return tuple(mask for _, mask in self._pairs)
+
     def source(self, index: int) -> Path:
         """The picture's file."""
         return self._pairs[self._tiles[index][0]][0]

@@ -78,6 +78,8 @@ class Segmentation(BuiltIn[SegmentationTask, SegmentationData]):
         )
         self.survey = MaskSurvey()
         """What the masks of the last `datasets()` held."""
+        self.pairs: list[Pair] = []
+        """Which files it read."""
 
     # ----------------------------------------------------------------- model and data
 
@@ -94,26 +96,27 @@ class Segmentation(BuiltIn[SegmentationTask, SegmentationData]):
         found = normalization.stated(task.mean, task.std, task.channels)
         if found is not None or not task.pretrained or task.architecture.startswith("torchvision-"):
             return found
-        encoders: Any = importlib.import_module("segmentation_models_pytorch.encoders")
-        try:
-            found = normalization.of_encoder(encoders.get_preprocessing_params(task.encoder, "imagenet"))
-        except (KeyError, ValueError):  # an unknown encoder: `model` says which names there are
-            return None
+        found = self.own_normalization()
         if found is not None:
             self.warn("own-normalization", {"model": task.encoder, "values": found.words()})
         return found
 
+    def own_normalization(self) -> normalization.Normalization | None:
+        """What the encoder was trained with on ImageNet; None where that is not known."""
+        encoders: Any = importlib.import_module("segmentation_models_pytorch.encoders")
+        try:
+            parameters = encoders.get_preprocessing_params(self.task.encoder, "imagenet")
+        except (KeyError, ValueError):  # an unknown encoder: `model` says which names there are
+            return None
+        return normalization.of_encoder(parameters)
+
     def datasets(self) -> Datasets:
         """Tiles (or whole images) with their masks; images are held out, never tiles of one image."""
-        data, keys = self.data, ("data.images", "data.masks")
-        pairs = self._pairs(data.images, data.masks, keys)
-        held: list[Pair] = []
-        if data.validation_images:
-            keys = ("data.validation_images", "data.validation_masks")
-            held = self._pairs(data.validation_images, data.validation_masks or data.masks, keys)
-        everything = dict.fromkeys([*pairs, *held])  # one survey: a class may be in one of them only
+        data = self.data
+        pairs, held = self.list_files()
+        # One survey: a class may be in one of them only.
         usable, self.rules, self.survey = usable_pairs(
-            list(everything),
+            self.pairs,
             self.rules,
             broken=data.broken,
             allow_missing=data.allow_missing_classes,
@@ -128,6 +131,17 @@ class Segmentation(BuiltIn[SegmentationTask, SegmentationData]):
             train=Scenes(pairs, self.task, self.rules, augment=True),
             validation=Scenes(held, self.task, self.rules, augment=False) if held else None,
         )
+
+    def list_files(self) -> tuple[list[Pair], list[Pair]]:
+        """Training and validation pictures with their masks, none opened; `pairs` is all of them."""
+        data = self.data
+        pairs = self._pairs(data.images, data.masks, ("data.images", "data.masks"))
+        held: list[Pair] = []
+        if data.validation_images:
+            keys = ("data.validation_images", "data.validation_masks")
+            held = self._pairs(data.validation_images, data.validation_masks or data.masks, keys)
+        self.pairs = list(dict.fromkeys([*self.spread(pairs), *self.spread(held)]))
+        return pairs, held
 
     def _pairs(self, images: str, masks: str, keys: tuple[str, str]) -> list[Pair]:
         return find_pairs(self.path(images), self.path(masks), keys, self.warn, self.data.mask_pattern)

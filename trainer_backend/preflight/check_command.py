@@ -1,0 +1,208 @@
+"""`python -m trainer_backend preview RECIPE`: the first optimizer step as the model will see it, and checks.
+
+With --json stdout has one object: refused, said, samples, weight, window, checks. With --stream it has one
+message a line while the check goes on, for a window that shows it. Exit codes: 0 nothing stops a start,
+2 something does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+import msgspec
+
+from trainer_backend.errors import GradaccError
+from trainer_backend.kept_checks import keep_check
+from trainer_backend.preflight.check_words import check_progress, cost, sentence, title
+from trainer_backend.preflight.findings import (
+    AnyCheckMessage,
+    CheckFailed,
+    CheckProgress,
+    CheckReport,
+    FirstWindow,
+    PictureRow,
+    TensorRow,
+    TokenRow,
+    as_object,
+    encode_check,
+)
+
+ROWS_SHOWN: Final = 8
+"""In a terminal."""
+CHARACTERS_SHOWN: Final = 400
+NICENESS: Final = 5
+"""A check gives way to the run that trains on this machine."""
+SIGNS: Final = {"ok": "  ok   ", "doubtful": "  ?    ", "stop": "  STOP ", "waits": "  -    "}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Check as `argv` (behind the word preview) asks; gives the exit code."""
+    options = _parser().parse_args(argv)
+    out = sys.stdout
+    with contextlib.redirect_stdout(sys.stderr):  # what the user's own code prints
+        try:
+            return _checked(options, out)
+        except GradaccError as error:
+            _fail(str(error), options, out)
+            return error.exit_code
+        except KeyboardInterrupt:
+            return 1
+
+
+def give_way() -> None:
+    """Let the run that trains on this machine go first."""
+    if hasattr(os, "nice"):
+        os.nice(NICENESS)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer_backend preview",
+        description="Show a recipe's first optimizer step as the model will see it, and check the rest.",
+    )
+    parser.add_argument("recipe", metavar="RECIPE", help="a recipe file, or a run's directory")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--stream", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--pictures", metavar="FOLDER", type=Path, help=argparse.SUPPRESS)
+    return parser
+
+
+def _fail(message: str, options: argparse.Namespace, out: TextIO) -> None:
+    """A recipe that is refused before anything is read."""
+    if options.stream:
+        _write(out, encode_check(CheckFailed(message=message)))
+    elif options.json:
+        _write(out, msgspec.json.encode(as_object(CheckReport(refused=message), [])))
+    else:
+        sys.stderr.write(f"{message}\n")
+
+
+def _checked(options: argparse.Namespace, out: TextIO) -> int:
+    from trainer_backend.recipe import load_recipe  # noqa: PLC0415 - `--help` pays for none of it
+
+    path = Path(options.recipe).expanduser()
+    recipe = load_recipe(path / "recipe.toml" if path.is_dir() else path)
+
+    def tell(message: AnyCheckMessage) -> None:
+        if options.stream:
+            _write(out, encode_check(message))
+        elif isinstance(message, CheckProgress) and not options.json:
+            sys.stderr.write(f"{check_progress(message)}\n")
+
+    tell(CheckProgress(code="importing-torch"))
+    from trainer_backend.preflight.examination import Examination  # noqa: PLC0415 - torch, seconds
+    from trainer_backend.trainer.devices import prepare_environment  # noqa: PLC0415 - likewise
+
+    prepare_environment(recipe.config.run)
+    examination = Examination(recipe, tell, pictures=options.pictures, quick=options.stream)
+    report = examination.run()
+    keep_check(recipe, encode_check(without_rows(report)))
+    if options.stream:
+        _write(out, encode_check(report))
+    elif options.json:
+        _write(out, msgspec.json.encode(as_object(report, words_of(report))))
+    else:
+        out.write(f"{text(report)}\n")
+    return 0 if report.refused is None else 2
+
+
+def _write(out: TextIO, line: bytes) -> None:
+    out.write(f"{line.decode()}\n")
+    out.flush()
+
+
+def words_of(report: CheckReport) -> list[dict[str, Any]]:
+    """Each finding with its words, for programs."""
+    return [
+        {
+            "check": finding.code,
+            "state": finding.state,
+            "title": title(finding),
+            "sentence": sentence(finding),
+            "duration_s": finding.duration_s,
+            "change": None if finding.change is None else {finding.change.key: finding.change.value},
+        }
+        for finding in report.findings
+    ]
+
+
+def without_rows(report: CheckReport) -> CheckReport:
+    """The report as it is kept: the data itself is not copied."""
+    if report.window is None:
+        return report
+    bare = tuple(msgspec.structs.replace(batch, rows=()) for batch in report.window.micro_batches)
+    return msgspec.structs.replace(report, window=msgspec.structs.replace(report.window, micro_batches=bare))
+
+
+# ------------------------------------------------------------------------------- for a terminal
+
+
+def text(report: CheckReport) -> str:
+    """A report for a terminal."""
+    lines = [verdict(report), ""]
+    if report.window is not None:
+        lines += [*_window_lines(report.window), ""]
+    for finding in report.findings:
+        lines.append(
+            f"{SIGNS[finding.state]}{title(finding)}: {sentence(finding)}  [{cost(finding.duration_s)}]"
+        )
+        if finding.change is not None:
+            lines.append(f"         set {finding.change.key} = {finding.change.value}")
+    if report.said:
+        lines += ["", *(f"  {said}" for said in report.said)]
+    return "\n".join(lines)
+
+
+def verdict(report: CheckReport) -> str:
+    """What a check amounts to, in one line."""
+    stops, doubts = len(report.stops), len(report.doubts)
+    warned = f"{doubts} warning{'s' * (doubts != 1)}, which do{'es' * (doubts == 1)} not prevent the start"
+    if stops:
+        return f"{stops} problem{'s' * (stops != 1)} to fix before starting" + (
+            f"; {warned}" if doubts else ""
+        )
+    return f"Ready to start; {warned}" if doubts else "Ready to start"
+
+
+def _window_lines(window: FirstWindow) -> list[str]:
+    denominators = ", ".join(f"{name} {value:,.10g}" for name, value in window.denominators.items())
+    figures = f"First optimizer step: {window.steps} micro-batches of {window.micro_batch_size}"
+    if denominators:
+        figures += f"; D = {denominators}"
+    if window.padding_ratio:
+        figures += f"; {window.padding_ratio:.0%} padding"
+    lines = [figures]
+    for number, row in enumerate(window.rows[:ROWS_SHOWN], 1):
+        match row:
+            case TokenRow():
+                learnt = sum(1 for weight in row.weights if weight)
+                lines.append(f"  {number}  {row.source}  {learnt} of {len(row.texts)} tokens learnt")
+                lines.append(f"     {_marked(row)}")
+            case PictureRow():
+                shares = ", ".join(f"{name}: {share:.1%}" for name, share in row.mask_shares.items())
+                size = " x ".join(map(str, row.shape))
+                lines.append(f"  {number}  {row.source}  {size}  {row.label or shares}")
+            case TensorRow():
+                shapes = ", ".join(f"{fact.name} {list(fact.shape)} {fact.dtype}" for fact in row.tensors)
+                lines.append(f"  {number}  {row.source}  {shapes}")
+    return lines
+
+
+def _marked(row: TokenRow) -> str:
+    """What is learnt stands between ⟦ and ⟧; the middle of a long row is left out."""
+    parts: list[str] = []
+    before = 0.0
+    for token, weight in zip(row.texts, row.weights, strict=True):
+        if bool(weight) != bool(before):
+            parts.append("⟦" if weight else "⟧")
+        parts.append(token)
+        before = weight
+    whole = ("".join(parts) + ("⟧" if before else "")).replace("\n", "↵")
+    half = CHARACTERS_SHOWN // 2
+    return whole if len(whole) <= CHARACTERS_SHOWN else f"{whole[:half]} … {whole[-half:]}"
