@@ -61,6 +61,10 @@ class Stream:
                 batches.append(taken.batch)
             if len(batches) == steps or not batches:
                 return batches
+            if start.consumed and self._source.take(self.position, size, epoch=None) is None:
+                # The run's own end (max_samples) lies inside this window: the last whole one was the last.
+                self.position = start
+                return []
             self.position = msgspec.structs.replace(self.position, consumed=start.consumed)
             dropped += 1
             if start.consumed == 0 or dropped > 2:  # the rest of an epoch may be dropped, a whole one not

@@ -129,6 +129,15 @@ def test_any_position_can_be_taken_up(kind: Any, workers: int) -> None:
     assert before + everything(second) == everything(stream_of(kind(), workers=workers))
 
 
+@pytest.mark.parametrize("kind", [Numbered, Counting, Stateful])
+def test_a_length_that_ends_inside_a_window_ends_after_the_last_whole_one(kind: Any) -> None:
+    """With tail = drop: two windows of 8 of 20 samples, and then the data is over, which is no fault."""
+    stream = stream_of(kind(), epochs=None, tail="drop", max_samples=20)
+    assert len(rows(stream, (4, 2), (4, 2), (4, 2), (4, 2))) == 16
+    assert stream.position.consumed == 16
+    stream.close()
+
+
 def test_a_data_set_that_knows_its_place_reads_nothing_twice() -> None:
     """With torchdata its own state is used; without state the samples before are read again."""
     for kind, read in ((Stateful, 23 - 18), (Counting, 23)):
