@@ -292,6 +292,7 @@ _FILES: Final = (
     "run.sqlite-journal",
     "trainer.log",
     "recipe.toml",
+    "check.json",
 )
 _FOLDERS: Final = ("inbox", "checkpoints", "artifacts", "export")
 

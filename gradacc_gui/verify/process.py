@@ -1,230 +1,54 @@
-"""`python -m trainer_backend verify` as an object with an outcome. Nothing here waits in the GUI thread."""
+"""`python -m trainer_backend verify` beside the window."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
-import msgspec
-import tomlkit
-from PySide6.QtCore import QObject, QProcess, QProcessEnvironment, QTimer, Signal
+from PySide6.QtCore import QObject, Signal
 
-from gradacc_gui.session.background import Background
-from gradacc_gui.session.interpreter import installs, probe, trainer_environment
-from gradacc_gui.words import tr
-from trainer_backend.errors import GradaccError
-from trainer_backend.recipe import parse_document
+from gradacc_gui.side_job import SideJob
 from trainer_backend.verify.report import VerifyFailed, VerifyProgress, VerifyReport, decode
 
-TICK_MS: Final = 40
-LINES_KEPT: Final = 12
 
-
-class VerifyJob(msgspec.Struct, frozen=True):
-    """What a start needs; found out by a thread, for the probe waits."""
-
-    executable: str
-    environment: dict[str, str]
-    folder: str
-    """A folder of its own, with the recipe in it."""
-
-
-class VerifyProcess(QObject):
+class VerifyProcess(SideJob):
     """One certificate at a time: `start`, then exactly one of `finished`, `failed` and `cancelled`."""
 
     progressed = Signal(object)
     """A `VerifyProgress`."""
     finished = Signal(object)
     """The `VerifyReport`."""
-    failed = Signal(str, str)
-    """A sentence, and the last lines that the process printed."""
-    cancelled = Signal()
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self._background: Background | None = None
-        self._process: QProcess | None = None
-        self._folder = ""
-        self._generation = 0
-        """Raised by each start and each cancel, so that what comes late is known as late."""
-        self._started = 0
-        self._rest = b""
         self._report: VerifyReport | None = None
         self._sentence = ""
-        self._errors: list[str] = []
-        self._timer = QTimer(self)
-        self._timer.setInterval(TICK_MS)
-        self._timer.timeout.connect(self._poll)
 
-    @property
-    def is_running(self) -> bool:
-        """Whether a certificate is being made, or about to."""
-        return self._process is not None or self._background is not None
+    def forget(self) -> None:
+        """No certificate yet."""
+        self._report, self._sentence = None, ""
 
-    def start(self, config_text: str, source_folder: Path, interpreter: str, *, name: str = "") -> None:
-        """Begin; does nothing while one is under way."""
-        if self.is_running:
-            return
-        self._report, self._sentence, self._errors, self._rest = None, "", [], b""
-        self._generation += 1
-        generation = self._started = self._generation
+    def arguments(self, recipe: Path) -> Sequence[str]:
+        """One message a line."""
+        return ["verify", str(recipe), "--json"]
 
-        def ready(prepared: VerifyJob) -> None:
-            if generation != self._generation:
-                shutil.rmtree(prepared.folder, ignore_errors=True)
-            else:
-                self._launch(prepared)
+    def take(self, line: bytes) -> None:
+        """Progress, the certificate, or why there is none."""
+        message = decode(line)
+        match message:
+            case VerifyProgress():
+                self.progressed.emit(message)
+            case VerifyReport():
+                self._report = message
+            case VerifyFailed():
+                self._sentence = message.message
 
-        def refused(sentence: str) -> None:
-            if generation == self._generation:
-                self.failed.emit(sentence, "")
-
-        self._background = Background()
-        self._background.submit(
-            lambda: prepare(config_text, source_folder, interpreter, name or "recipe"), ready, refused
-        )
-        self._timer.start()
-
-    def cancel(self) -> None:
-        """End it at once. What it was doing is lost, and nothing is left behind."""
-        if not self.is_running:
-            return
-        self._generation += 1
-        if self._process is not None:
-            self._process.kill()  # `cancelled` comes when it has ended
-        else:
-            self.cancelled.emit()
-
-    def close(self) -> None:
-        """Cancel without a word; for a window that closes."""
-        self.blockSignals(True)
-        self._generation += 1
-        process, self._process = self._process, None
-        if process is not None:
-            process.finished.disconnect()
-            process.kill()
-            process.waitForFinished(2000)  # a killed process ends within milliseconds
-            process.deleteLater()
-        if self._background is not None:
-            self._background.close()
-            self._background = None
-        self._timer.stop()
-        self._clear_folder()
-
-    # ------------------------------------------------------------------------------ on the way
-
-    def _poll(self) -> None:
-        background = self._background
-        if background is None:
-            self._timer.stop()
-            return
-        background.poll()
-        if not background.is_busy:
-            background.close()
-            self._background = None
-            self._timer.stop()
-
-    def _launch(self, prepared: VerifyJob) -> None:
-        self._folder = prepared.folder
-        process = QProcess(self)
-        environment = QProcessEnvironment()
-        for key, value in prepared.environment.items():
-            environment.insert(key, value)
-        process.setProcessEnvironment(environment)
-        process.setStandardInputFile(QProcess.nullDevice())
-        process.readyReadStandardOutput.connect(self._read_lines)
-        process.readyReadStandardError.connect(self._read_errors)
-        process.errorOccurred.connect(self._on_error)
-        process.finished.connect(self._on_finished)
-        self._process = process
-        recipe = next(Path(prepared.folder).glob("*.toml"))
-        arguments = ["-P", "-m", "trainer_backend", "verify", str(recipe), "--json"]
-        process.start(prepared.executable, arguments)
-
-    def _read_lines(self) -> None:
-        assert self._process is not None
-        data = self._rest + bytes(self._process.readAllStandardOutput().data())
-        *lines, self._rest = data.split(b"\n")
-        for line in lines:
-            try:
-                message = decode(line)
-            except msgspec.MsgspecError:  # no line of ours
-                self._keep(line.decode("utf-8", "replace"))
-                continue
-            match message:
-                case VerifyProgress():
-                    self.progressed.emit(message)
-                case VerifyReport():
-                    self._report = message
-                case VerifyFailed():
-                    self._sentence = message.message
-
-    def _read_errors(self) -> None:
-        assert self._process is not None
-        for line in (
-            bytes(self._process.readAllStandardError().data()).decode("utf-8", "replace").splitlines()
-        ):
-            self._keep(line)
-
-    def _keep(self, line: str) -> None:
-        if line.strip():
-            self._errors = [*self._errors[1 - LINES_KEPT :], line]
-
-    def _on_error(self, error: QProcess.ProcessError) -> None:
-        if error != QProcess.ProcessError.FailedToStart or self._process is None:
-            return  # an end by a signal comes as `finished` too
-        why = self._process.errorString()
-        self._end()
-        self.failed.emit(tr("The check cannot be started: {why}.").format(why=why), "")
-
-    def _on_finished(self, code: int, status: QProcess.ExitStatus) -> None:
-        assert self._process is not None
-        self._read_lines()
-        self._read_errors()
-        wanted = self._started == self._generation
-        self._end()
-        if not wanted:
-            self.cancelled.emit()
-        elif self._report is not None:
+    def ended(self) -> bool:
+        """Hand the certificate out."""
+        if self._report is not None:
             self.finished.emit(self._report)
-        else:
-            how = (
-                tr("The check was stopped by the system (by a signal, or out of memory).")
-                if status == QProcess.ExitStatus.CrashExit
-                else tr("The check ended with exit code {code} and no certificate.").format(code=code)
-            )
-            self.failed.emit(self._sentence or how, "\n".join(self._errors))
+        return self._report is not None
 
-    def _end(self) -> None:
-        if self._process is not None:
-            self._process.deleteLater()
-            self._process = None
-        self._clear_folder()
-
-    def _clear_folder(self) -> None:
-        if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = ""
-
-
-def prepare(config_text: str, source_folder: Path, interpreter: str, name: str) -> VerifyJob:
-    """Probe the interpreter and lay the recipe down. Waits: for a thread. Raises GradaccError."""
-    found = probe(interpreter).check()
-    waiting = installs(found)
-    if waiting:
-        names = ", ".join(step.need.package for step in waiting)
-        message = (
-            f"{found.executable} lacks {names}. Start a run with it once: gradacc then offers to add them."
-        )
-        raise GradaccError(message)
-    document = parse_document(config_text)
-    source = tomlkit.table()
-    source["folder"] = str(source_folder)
-    document["source"] = source
-    environment = trainer_environment(found)
-    folder = tempfile.mkdtemp(prefix="gradacc-verify-")
-    path = Path(folder, f"{Path(name).stem or 'recipe'}.toml")
-    path.write_text(tomlkit.dumps(document), encoding="utf-8", newline="\n")
-    return VerifyJob(found.executable, environment, folder)
+    def sentence(self) -> str:
+        """Why no certificate could be made."""
+        return self._sentence

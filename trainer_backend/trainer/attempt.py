@@ -12,6 +12,7 @@ from trainer_backend.inbox import Inbox
 from trainer_backend.journal import JournalWriter
 from trainer_backend.journal_mending import mend
 from trainer_backend.journal_reader import JournalReader
+from trainer_backend.kept_checks import keep_with_run
 from trainer_backend.private_files import make_folder_in
 from trainer_backend.protocol import (
     CommandAccepted,
@@ -65,6 +66,8 @@ def run_attempt(
         for folder in (run.inbox_path, run.checkpoints_path):  # a copied directory may lack empty ones
             make_folder_in(run.path, folder.name)
         before = _before(run)
+        if not before.facts.attempt:
+            keep_with_run(recipe, run.path)
         life = Lifecycle()
         life.steering = Steering(
             Inbox(run.inbox_path),
