@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 import tomlkit
@@ -37,6 +37,8 @@ class SideJob(QObject):
     failed = Signal(str, str)
     """A sentence, and the last lines that the process printed."""
     cancelled = Signal()
+    keeps_folder: ClassVar[bool] = False
+    """Whether what the process wrote beside its recipe is shown, and stays until the next start."""
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -195,8 +197,9 @@ class SideJob(QObject):
         self._read_errors()
         wanted = self._started == self._generation
         self._end()
-        if not wanted:
+        if not wanted or not self.keeps_folder:
             self._clear_folder()
+        if not wanted:
             self.cancelled.emit()
         elif not self.ended():
             how = (
@@ -216,7 +219,6 @@ class SideJob(QObject):
             self._process = None
 
     def _clear_folder(self) -> None:
-        """What the process wrote is shown until the next start."""
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = ""
