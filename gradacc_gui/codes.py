@@ -32,6 +32,7 @@ END_REASONS: Final[dict[str, str]] = {
     "epochs": "all epochs are done",
     "stop": "as requested, after the step and a checkpoint",
     "stop-now": "as requested, at once; the unfinished step is repeated on resume",
+    "moved": "the run's folder was moved or removed",
     "signal": "the system asked it to stop; a checkpoint was saved",
 }
 
@@ -110,6 +111,10 @@ WARNINGS: Final[dict[str, str]] = {
     "checkpoint-not-saved": "The checkpoint at step {step} could not be saved ({reason}); training "
     "continues. "
     "Free some disk space.",
+    "last-checkpoint-waits": "The last checkpoint (step {step}) cannot be saved yet ({reason}). Free some "
+    "disk space: it is tried again for a minute.",
+    "border-not-saved": "What was trained since the newest checkpoint, up to step {step}, is lost: it could "
+    "not be saved after the failure ({reason}).",
     "checkpoint-damaged": "The checkpoint of step {step} is damaged ({reason}); trying an older one.",
     "replay-declined": "From step {step} on, changes made before the interruption are not applied again.",
     **TASK_WARNINGS,

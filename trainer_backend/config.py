@@ -10,7 +10,7 @@ a `RunConfig` or into a list of problems; `recipe` reads and writes files.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
@@ -118,6 +118,17 @@ class RunSection(Section, frozen=True, kw_only=True):
             extra={"unit": "s", "advanced": True},
         ),
     ] = 0.5
+    grace_s: Annotated[
+        float,
+        Meta(
+            title="Grace",
+            description="Seconds from SIGTERM to SIGKILL: a window that does not fit is dropped and repeated"
+            " on resume. docker stop gives 10.",
+            ge=0,
+            le=86_400,
+            extra={"unit": "s", "advanced": True},
+        ),
+    ] = 10.0
 
 
 class AccumulationPoint(Section, frozen=True, kw_only=True):
@@ -367,12 +378,21 @@ class ScheduleSection(Section, frozen=True, kw_only=True):
     ] = 0.1
 
 
+DEFAULT_EVERY_MINUTES: Final = 10.0
+"""Between checkpoints, where a recipe says nothing: what a crash may cost."""
+
+
 class CheckpointSection(Section, frozen=True, kw_only=True):
     """When the run is saved; always on window borders, and at a stop and at the end."""
 
     every_minutes: Annotated[
-        Positive | None,
-        Meta(title="Every", description="Minutes between checkpoints.", extra={"unit": "min"}),
+        Positive | Literal["never"] | None,
+        Meta(
+            title="Every",
+            description='Minutes between checkpoints. Empty: 10, unless samples are given; "never": '
+            "only at a stop and at the end.",
+            extra={"unit": "min"},
+        ),
     ] = None
     every_samples: Annotated[
         Samples | None,
@@ -381,6 +401,13 @@ class CheckpointSection(Section, frozen=True, kw_only=True):
     keep: Annotated[
         int, Meta(title="Keep", description="Newest checkpoints that stay on disk.", ge=1, le=10_000)
     ] = 3
+
+    @property
+    def minutes(self) -> float | None:
+        """Minutes between checkpoints; None where samples count, or none are wanted on the way."""
+        if self.every_minutes is None:
+            return DEFAULT_EVERY_MINUTES if self.every_samples is None else None
+        return None if self.every_minutes == "never" else self.every_minutes
 
 
 class EvaluationSection(Section, frozen=True, kw_only=True):

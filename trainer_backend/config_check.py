@@ -193,17 +193,29 @@ def _takes_blank(kind: inspect.Type) -> bool:
 
 
 def bare(kind: inspect.Type) -> inspect.Type:
-    """A type without its metadata and without None."""
+    """A type without its metadata, without None, and without the words that may stand for a number."""
     while True:
         if isinstance(kind, inspect.Metadata):
             kind = kind.type
-        elif isinstance(kind, inspect.UnionType) and len(kind.types) == 2:
+        elif isinstance(kind, inspect.UnionType):
             others = [part for part in kind.types if not isinstance(part, inspect.NoneType)]
+            if len(others) > 1:
+                others = [part for part in others if not isinstance(part, inspect.LiteralType)]
             if len(others) != 1:
                 return kind
             kind = others[0]
         else:
             return kind
+
+
+def words_instead(kind: inspect.Type) -> tuple[str, ...]:
+    """The words that a field takes in place of a number, such as "never"."""
+    while isinstance(kind, inspect.Metadata):
+        kind = kind.type
+    if not isinstance(kind, inspect.UnionType) or isinstance(bare(kind), inspect.LiteralType):
+        return ()
+    literals = [part for part in kind.types if isinstance(part, inspect.LiteralType)]
+    return tuple(str(value) for part in literals for value in part.values)
 
 
 def metadata(kind: inspect.Type) -> tuple[str, str, dict[str, Any], list[Any]]:
@@ -222,12 +234,13 @@ def metadata(kind: inspect.Type) -> tuple[str, str, dict[str, Any], list[Any]]:
 def _wanted(kind: inspect.Type) -> str:
     """A sentence that says what a field takes."""
     examples = metadata(kind)[3]
+    instead = "".join(f', or "{word}"' for word in words_instead(kind))
     kind = bare(kind)
     match kind:
         case inspect.IntType():
-            return f"It must be a whole number{_bounds(kind)}."
+            return f"It must be a whole number{_bounds(kind)}{instead}."
         case inspect.FloatType():
-            return f"It must be a number{_bounds(kind)}."
+            return f"It must be a number{_bounds(kind)}{instead}."
         case inspect.BoolType():
             return "It must be true or false."
         case inspect.LiteralType():

@@ -120,6 +120,7 @@ class JournalWriter:
         self.disk_error: str = ""
         """Why the last write failed; empty while the disk takes writes."""
         self._connection = open_for_writing(path)
+        self._file, self._folder = path.stat(), path.parent.stat()
         self._seq = newest_seq(self._connection)
         # Buckets without a row leave no trace, so what is complete follows from the newest seq.
         self._rolled = {level: (self._seq + 1) // FACTOR**level for level in range(1, LEVELS + 1)}
@@ -155,6 +156,13 @@ class JournalWriter:
         self._queue.put(done)
         self._urgent.set()
         return done.wait(timeout_s)
+
+    def is_in_place(self) -> bool:
+        """Whether the journal's file still lies at its path."""
+        try:
+            return os.path.samestat(self._path.stat(), self._file)
+        except OSError:
+            return False
 
     def sync(self, timeout_s: float = 5.0) -> bool:
         """Bring all that was put so far to the disk, past a power cut; False when that took too long."""
@@ -355,7 +363,20 @@ class JournalWriter:
         self._say_what_is_lost()
         with suppress(sqlite3.Error):  # a reader may hold the WAL; `seal` tries again later
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._put_back()
         self._connection.close()
+
+    def _put_back(self) -> None:
+        """Write the history again where its file was removed from a directory that is still there."""
+        with suppress(OSError, sqlite3.Error):
+            if self._path.exists() or not os.path.samestat(self._path.parent.stat(), self._folder):
+                return
+            _make_private_file(self._path)
+            copy = sqlite3.connect(self._path)
+            try:
+                self._connection.backup(copy)
+            finally:
+                copy.close()
 
     def _say_what_is_lost(self) -> None:
         """Facts that the disk would not take to the end go to standard error, which is trainer.log."""

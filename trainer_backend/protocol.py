@@ -157,6 +157,8 @@ class PhaseEntered(Event, frozen=True, kw_only=True):
         "evaluating",
         "saving",
     ]
+    done_ratio: float | None = None
+    """Of a save that takes long: the share of its bytes that are written."""
 
 
 class RunStarted(Event, frozen=True, kw_only=True):

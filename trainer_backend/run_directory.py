@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from trainer_backend.protocol import Scalar
     from trainer_backend.recipe import Recipe
 
-_CHECKPOINT: Final = re.compile(r"^step-(\d{9,})$")
+_CHECKPOINT: Final = re.compile(r"^step-(\d{9,18})$")
+_REPLACED: Final = re.compile(r"^\.step-(\d{9,18})\.old\.part$")
 
 
 def runs_folder() -> Path:
@@ -201,12 +202,21 @@ def _tables(path: Path, _stamp: Stamp) -> dict[str, Any]:
 
 
 def checkpoints_in(folder: Path) -> dict[int, Path]:
-    """The checkpoints that lie in `folder`, by step, the newest last; none is opened."""
+    """The checkpoints that lie in `folder`, by step, the newest last; none is opened.
+
+    One that is being replaced by another of its step counts until that has its name: a kill may come between.
+    """
+    found: dict[int, Path] = {}
+    replaced: dict[int, Path] = {}
     try:
-        names = [(match, entry) for entry in os.scandir(folder) if (match := _CHECKPOINT.match(entry.name))]
+        for entry in os.scandir(folder):
+            if match := _CHECKPOINT.match(entry.name):
+                found[int(match[1])] = Path(entry.path)
+            elif match := _REPLACED.match(entry.name):
+                replaced[int(match[1])] = Path(entry.path)
     except OSError:
         return {}
-    return dict(sorted((int(match[1]), Path(entry.path)) for match, entry in names))
+    return dict(sorted((replaced | found).items()))
 
 
 def is_readable(path: Path) -> bool:

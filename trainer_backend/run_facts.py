@@ -163,6 +163,8 @@ class RunFacts:
         """The newest, from 1; 0 before the first fact."""
         self.phase = ""
         """What the trainer said last that it does (`PhaseEntered.phase`); empty before that."""
+        self.phase_done: float | None = None
+        """How far a save is, from 0 to 1; None where nothing is told."""
         self.first_started_at: float | None = None
         """When the first attempt was ready to train, in seconds since the epoch."""
         self.started: RunStarted | None = None
@@ -201,7 +203,7 @@ class RunFacts:
         self._settle(fact)
         match fact:
             case PhaseEntered():
-                self.phase = fact.phase
+                self.phase, self.phase_done = fact.phase, fact.done_ratio
             case RunStarted():
                 return self._start(record, fact)
             case RolledBack():

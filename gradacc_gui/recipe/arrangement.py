@@ -45,7 +45,7 @@ CHOICES: Final = (
     Alternatives(
         key="checkpoint",
         title="Checkpoint every",
-        help="Empty: only at a stop and at the end.",
+        help='Empty: every 10 minutes. "never": only at a stop and at the end.',
         paths=("checkpoint.every_minutes", "checkpoint.every_samples"),
         words=("minutes", "samples"),
     ),
@@ -155,8 +155,8 @@ BLANKS: Final[Mapping[str, str]] = {
     "schedule.timescale_samples": "the warm-up's length",
     "evaluation.every_samples": "never",
     "evaluation.max_samples": "all",
-    "checkpoint.every_minutes": "at the end only",
-    "checkpoint.every_samples": "at the end only",
+    "checkpoint.every_minutes": "10",
+    "checkpoint.every_samples": "every 10 minutes",
 }
 """What an empty field means."""
 

@@ -44,7 +44,7 @@ def header_of(run: Attachment, *, now: float | None = None) -> HeaderState:
         samples_per_s=speed.samples_per_s if speed is not None else None,
         tokens_per_s=speed.tokens_per_s if speed is not None else None,
         elapsed_s=told.elapsed_s if run.store.attempt else None,
-        doing=words.phase(run.store.phase) if state is RunState.RUNNING and run.store.phase in BUSY else "",
+        doing=_doing(run) if state is RunState.RUNNING and run.store.phase in BUSY else "",
         left=tr("{time} left").format(time=left_s(left)) if left is not None else "",
     )
 
@@ -94,3 +94,10 @@ def detail(run: Attachment) -> str:
     elif run.state is RunState.LOADING:
         parts.append(words.phase(run.store.phase) if run.store.phase else tr("Starting…"))
     return " · ".join(parts)
+
+
+def _doing(run: Attachment) -> str:
+    """What the trainer does, and how far a save is."""
+    done = run.store.so_now.phase_done
+    doing = words.phase(run.store.phase)
+    return doing if done is None else f"{doing} {done:.0%}"

@@ -18,6 +18,7 @@ from trainer_backend.protocol import (
     RolledBack,
     RunFailed,
     RunFinished,
+    RunStopped,
     SettingChanged,
     Warned,
 )
@@ -95,10 +96,12 @@ MORE
 """
 
 
-def test_a_disk_that_refuses_checkpoints_is_said_and_training_goes_on(
+def test_a_disk_that_refuses_the_last_checkpoint_fails_the_run_which_can_be_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folder is gone and cannot be made again; the run ends all the same."""
+    """Those on the way are said and training goes on; the last is tried for a while. Nothing is finished."""
+    monkeypatch.setattr("trainer_backend.trainer.checkpoints.LAST_PATIENCE_S", 0.5)
+    monkeypatch.setattr("trainer_backend.trainer.checkpoints.FIRST_WAIT_S", 0.1)
     spoil = (
         "if self.count == 1:\n"
         "            import os, shutil\n"
@@ -107,9 +110,15 @@ def test_a_disk_that_refuses_checkpoints_is_said_and_training_goes_on(
     )
     run = make_run(tmp_path, RECIPE, module=module(tmp_path, spoil))
     monkeypatch.setenv("SPOIL", str(run.checkpoints_path))
-    assert run_here(run) == 0
-    assert set(codes(run)) == {"checkpoint-not-saved"}
+    assert run_here(run) == 1
+    assert set(codes(run)) == {"checkpoint-not-saved", "last-checkpoint-waits"}
     assert events(run, CheckpointSaved) == []
+    (failed,) = events(run, RunFailed)
+    assert (failed.code, failed.step) == ("last-checkpoint-not-saved", 3)
+    run.checkpoints_path.unlink()
+    monkeypatch.setenv("SPOIL", str(tmp_path / "elsewhere"))
+    (tmp_path / "elsewhere").mkdir()
+    assert run_here(run) == 0
     assert len(events(run, RunFinished)) == 1
 
 
@@ -232,3 +241,40 @@ def test_half_precision_trains_on_the_cpu_too(tmp_path: Path, precision: str) ->
     assert run_here(run) == 0
     steps = events(run, OptimizerStepMeasured)
     assert [(step.skipped, step.tokens) for step in steps] == [("", 64)] * 2
+
+
+def test_an_error_in_the_users_code_leaves_a_checkpoint_of_the_border(tmp_path: Path) -> None:
+    """Two windows were trained since the start; a resume of the corrected code goes on behind them."""
+    path = module(tmp_path, "assert self.count != 6, 'made up'")
+    run = make_run(tmp_path, RECIPE | {"checkpoint": {"every_minutes": "never"}}, module=path)
+    assert run_here(run) == 1
+    (failed,) = events(run, RunFailed)
+    assert [saved.step for saved in events(run, CheckpointSaved)] == [2]
+    assert (failed.step, failed.values["checkpoint_step"]) == (2, 2)
+    module(tmp_path, "pass")
+    assert run_here(run) == 0
+    assert [step.step for step in events(run, OptimizerStepMeasured)] == [1, 2, 3]
+
+
+def test_a_signal_whose_grace_is_short_drops_the_window_and_saves_the_border(tmp_path: Path) -> None:
+    """A window of minutes with ten seconds of grace ended in SIGKILL without any checkpoint."""
+    path = module(
+        tmp_path,
+        "import os, signal, time\n"
+        "        time.sleep(0.2)\n"
+        "        if self.count == 6: os.kill(os.getpid(), signal.SIGTERM)",
+    )
+    run = make_run(
+        tmp_path,
+        RECIPE
+        | {
+            "run": {"max_samples": 400, "device": "cpu", "grace_s": 2.0},
+            "accumulation": {"micro_batch_size": 2, "gradient_accumulation_steps": 4},
+            "checkpoint": {"every_minutes": "never"},
+        },
+        module=path,
+    )
+    assert run_here(run) == 0
+    (stopped,) = events(run, RunStopped)
+    assert (stopped.reason, stopped.step) == ("signal", 1)
+    assert [saved.step for saved in events(run, CheckpointSaved)] == [1]

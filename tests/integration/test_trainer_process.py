@@ -324,7 +324,7 @@ def test_text_that_is_missing_or_too_short_is_a_sentence(
 
 def test_a_command_from_before_the_attempt_is_stale_but_not_before_the_first(tmp_path: Path) -> None:
     """What was asked of a run that had ended does not hit the next attempt. Clocks have no say."""
-    run = make_probe(tmp_path, {"run": {"max_samples": 8}}, length=100)
+    run = make_probe(tmp_path, {"run": {"max_samples": 1000}}, length=100)  # longer than a look at the inbox
     first = send(run.inbox_path, Stop(now=True, asked_at=time.time() - 10**6))
     assert run_here(run) == 0
     assert [fact.command_id for fact in events(run, CommandAccepted)] == [first]

@@ -60,7 +60,7 @@ def run_attempt(
     """
     if stale is None:
         stale = Inbox(run.inbox_path).names()
-    with run.locked():
+    with run.locked() as lock:
         _mend(run)
         check_whole(run)
         for folder in (run.inbox_path, run.checkpoints_path):  # a copied directory may lack empty ones
@@ -68,7 +68,7 @@ def run_attempt(
         before = _before(run)
         if not before.facts.attempt:
             keep_with_run(recipe, run.path)
-        life = Lifecycle()
+        life = Lifecycle(lock, grace_s=recipe.config.run.grace_s)
         life.steering = Steering(
             Inbox(run.inbox_path),
             life.put,
@@ -80,7 +80,7 @@ def run_attempt(
         life.writer = JournalWriter(
             run.journal_path,
             attempt=before.facts.attempt + 1,
-            on_tick=life.steering.tick,
+            on_tick=life.tick,
             on_committed=life.steering.committed,
         )
         with life.signals():

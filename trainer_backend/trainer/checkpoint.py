@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,10 +54,18 @@ class Saved(msgspec.Struct, frozen=True):
     """Everything that JSON can hold."""
 
 
+def unfinished(folder: Path, step: int) -> Path:
+    """Where a checkpoint of `step` is written before it gets its name."""
+    return folder / f".step-{step:09d}.part"
+
+
 def write(folder: Path, step: int, saved: Saved) -> tuple[Path, int]:
-    """Write a checkpoint of `step`; gives its folder and its size in bytes. Raises CheckpointError."""
+    """Write a checkpoint of `step`; gives its folder and its size in bytes. Raises CheckpointError.
+
+    `folder` is made where it lacks, never what it lies in: that is the run's, which may have been moved.
+    """
     target = folder / f"step-{step:09d}"
-    beside = folder / f".{target.name}.part"
+    beside = unfinished(folder, step)
     try:
         make_folder_in(folder.parent, folder.name)
         shutil.rmtree(beside, ignore_errors=True)
@@ -181,13 +190,29 @@ def _load(path: Path) -> dict[str, torch.Tensor]:
 
 def keep_newest(folder: Path, keep: int) -> None:
     """Remove all but the newest `keep`, what a roll-back left behind, and what was never finished."""
-    for path in list(checkpoints_in(folder).values())[:-keep]:
+    kept = checkpoints_in(folder)
+    for path in list(kept.values())[:-keep]:
         shutil.rmtree(path, ignore_errors=True)
-    for entry in os.scandir(folder):
+    names = {path.name for path in kept.values()}
+    try:
+        entries = [entry for entry in os.scandir(folder) if entry.name not in names]
+    except OSError:  # what is left there is tidied after the next save
+        return
+    for entry in entries:
         if _SUPERSEDED.match(entry.name) or (
             entry.name.startswith(".step-") and entry.name.endswith(".part")
         ):
             shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def set_aside(path: Path) -> None:
+    """Give an unreadable checkpoint a name that no resume takes, and leave it to be looked at."""
+    for count in range(1, 1000):
+        aside = path.with_name(f"{path.name.lstrip('.')}.unreadable-{count}")
+        if not aside.exists():
+            with suppress(OSError):  # a read-only place: it is passed over again next time, and said
+                path.rename(aside)
+            return
 
 
 def supersede_after(folder: Path, step: int) -> None:

@@ -3,40 +3,57 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from trainer_backend.config import CheckpointSection
-from trainer_backend.protocol import AnyEvent, CheckpointSaved, PhaseEntered, Scalar, Warned
+from trainer_backend.errors import GradaccError
+from trainer_backend.protocol import CheckpointSaved, PhaseEntered, Scalar, Warned
 from trainer_backend.run_directory import RunDirectory, checkpoints_in
 from trainer_backend.schedule import schedule_of
 from trainer_backend.settings import KEYS, Settings, settings_of
 from trainer_backend.trainer import checkpoint
 from trainer_backend.trainer.assembly import Parts
 from trainer_backend.trainer.checkpoint import CheckpointError, CheckpointMisfitError
+from trainer_backend.trainer.lifecycle import Lifecycle
 from trainer_backend.trainer.saving import Standing, put_back, take_out
+
+LAST_PATIENCE_S: Final = 60.0
+"""How long a disk may refuse the last checkpoint before the run has failed."""
+FIRST_WAIT_S: Final = 1.0
+LONGEST_WAIT_S: Final = 10.0
+
+
+class RunMovedError(GradaccError):
+    """The run's directory or its journal does not lie any more where the run was started."""
+
+    code = "run-moved"
+
+
+class LastCheckpointError(CheckpointError):
+    """The checkpoint of a stop or of the run's end could not be saved, though it was tried for long."""
+
+    code = "last-checkpoint-not-saved"
 
 
 class Checkpoints:
     """Saves on window borders, and finds the newest good one."""
 
-    def __init__(
-        self,
-        run: RunDirectory,
-        asked: CheckpointSection,
-        put: Callable[[AnyEvent], None],
-        place: Callable[[], tuple[int, int] | None],
-    ) -> None:
-        """`place()` gives the attempt and the journal's sequence number at this moment."""
+    def __init__(self, run: RunDirectory, asked: CheckpointSection, life: Lifecycle) -> None:
+        assert life.writer is not None
         self.run = run
-        self._place = place
+        self._life = life
+        self._journal = life.writer
         self._asked = asked
-        self._put = put
+        self._put = life.put
         self._saved_at_s = time.monotonic()
         self._saved: tuple[int, Settings] | None = None
         self._told: CheckpointSaved | None = None
         """What was said of the newest one; None before this attempt wrote any."""
+        self.duration_s: float | None = None
+        """How long the last save took; None before this attempt's first."""
 
     def steps(self) -> list[int]:
         """Steps that lie on disk, the newest last; any thread."""
@@ -46,7 +63,7 @@ class Checkpoints:
 
     def save_if_due(self, parts: Parts, samples: int) -> None:
         """After a window of `samples`: save where the recipe asks for it."""
-        every_samples, every_minutes = self._asked.every_samples, self._asked.every_minutes
+        every_samples, every_minutes = self._asked.every_samples, self._asked.minutes
         seen = parts.accumulator.samples_seen
         due = every_samples is not None and seen // every_samples > (seen - samples) // every_samples
         if every_minutes is not None:
@@ -54,50 +71,135 @@ class Checkpoints:
         if due:
             self.save(parts)
 
-    def save(self, parts: Parts, *, command_id: str | None = None, unless_saved: bool = False) -> None:
+    def save(self, parts: Parts, *, command_id: str | None = None) -> None:
         """Save now, unless this very state lies on disk. A disk that refuses is said, and ends no run.
 
-        Who asked for one is answered with the one that lies there; `unless_saved` says nothing then.
+        Who asked for one is answered with the one that lies there. Raises RunMovedError.
         """
-        engine = parts.accumulator
-        standing_now = (engine.step, parts.settings)
-        if self._saved == standing_now:
-            if unless_saved:
-                return
-            if self._told is not None and (self.run.path / self._told.path).exists():
-                self._put(msgspec.structs.replace(self._told, command_id=command_id))  # one file, two answers
-                return
-        self._put(PhaseEntered(phase="saving"))
+        if self._is_saved(parts) and self._told is not None and (self.run.path / self._told.path).exists():
+            self._put(msgspec.structs.replace(self._told, command_id=command_id))  # one file, two answers
+            return
+        try:
+            self._save(parts, command_id)
+        except RunMovedError:
+            raise
+        except CheckpointError as error:
+            values: dict[str, Scalar] = {
+                "step": parts.accumulator.step, "reason": str(error), "command_id": command_id,
+            }  # fmt: skip
+            self._put(Warned(code="checkpoint-not-saved", values=values))
+
+    def save_last(self, parts: Parts) -> None:
+        """Save at a stop or at the end, unless this very state lies on disk.
+
+        A disk that refuses is tried again for a while: all since the checkpoint before is at stake. Raises
+        LastCheckpointError after that, and RunMovedError.
+        """
+        give_up_at = time.monotonic() + LAST_PATIENCE_S
+        wait_s = FIRST_WAIT_S
+        while not self._is_saved(parts) or not self._life.is_in_place():
+            try:
+                self._save(parts)
+            except CheckpointError as error:
+                step = parts.accumulator.step
+                if time.monotonic() + wait_s > give_up_at:
+                    message = (
+                        f"The last checkpoint (of step {step}) could not be saved: {error} Free some disk"
+                        " space and resume the run; it repeats what came after its newest checkpoint."
+                    )
+                    raise LastCheckpointError(message) from error
+                if wait_s == FIRST_WAIT_S:
+                    values: dict[str, Scalar] = {"step": step, "reason": str(error)}
+                    self._put(Warned(code="last-checkpoint-waits", values=values))
+                time.sleep(wait_s)
+                wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+
+    def save_after_failure(self, parts: Parts) -> None:
+        """Leave the border that a failed window was undone to on the disk, beside all that lie there.
+
+        What failed may have taken the device with it: then it is said that the border is lost. Never raises.
+        """
+        step = parts.accumulator.step
+        if self._is_saved(parts) or step == 0:
+            return
+        try:
+            self._save(parts, evicts=False)
+        except Exception as error:  # noqa: BLE001 - the failure itself is what is reported
+            values: dict[str, Scalar] = {"step": step, "reason": str(error) or type(error).__name__}
+            self._put(Warned(code="border-not-saved", values=values))
+
+    def _is_saved(self, parts: Parts) -> bool:
+        return self._saved == (parts.accumulator.step, parts.settings)
+
+    def _save(self, parts: Parts, command_id: str | None = None, *, evicts: bool = True) -> None:
+        """Raises CheckpointError and RunMovedError. Without `evicts` older ones stay, and NaN is refused."""
+        run = self._run_now(parts)
         started_s = time.monotonic()
+        self._put(PhaseEntered(phase="saving"))
+        try:
+            self._journal.sync()  # a checkpoint that a power cut leaves without its history is refused
+            saved = self._take_out(parts)
+            if not evicts:
+                _refuse_non_finite(saved)
+            step = parts.accumulator.step
+            folder = run.checkpoints_path
+            with self._life.saving(checkpoint.unfinished(folder, step), size_bytes_of(saved)):
+                path, size_bytes = checkpoint.write(folder, step, saved)
+            if evicts:
+                checkpoint.keep_newest(folder, self._asked.keep)
+            self._saved = (step, parts.settings)
+            self.duration_s = time.monotonic() - started_s
+            self._told = CheckpointSaved(
+                command_id=command_id,
+                step=step,
+                samples_seen=parts.accumulator.samples_seen,
+                path=path.relative_to(run.path).as_posix(),
+                size_bytes=size_bytes,
+                duration_s=self.duration_s,
+            )
+            self._put(self._told)
+            self._journal.sync()
+        finally:
+            self._saved_at_s = time.monotonic()
+            self._put(PhaseEntered(phase="training"))
+        if run != self.run:
+            message = (
+                f"The run's folder was moved from {self.run.path} to {run.path} while it trained. The"
+                f" checkpoint of step {step} was saved there. Go on with: gradacc resume {run.path}"
+            )
+            raise RunMovedError(message)
+        if not self._journal.is_in_place():
+            message = (
+                f"{run.journal_path.name} was removed from {run.path} while the run trained. Its history is"
+                f" written there again. Go on with: gradacc resume {run.typed}"
+            )
+            raise RunMovedError(message)
+
+    def _run_now(self, parts: Parts) -> RunDirectory:
+        """The run where it lies now; its old path is never made again. Raises RunMovedError: nowhere."""
+        lock = self._life.lock
+        if lock is None or lock.is_in_place():
+            return self.run
+        now = lock.place_now()
+        if now is None:
+            message = (
+                f"The run's folder {self.run.path} was deleted or replaced while it trained, so nothing can"
+                f" be saved there. Training ended after step {parts.accumulator.step}."
+            )
+            raise RunMovedError(message)
+        return RunDirectory(now)
+
+    def _take_out(self, parts: Parts) -> checkpoint.Saved:
         standing = Standing(
             settings=parts.settings,
             position=parts.stream.saved_position(),
             horizon_samples=parts.schedule.horizon_samples,
             recipe=msgspec.to_builtins(settings_of(parts.config)),
-            journal=self._place(),
+            journal=self._journal.place(),
         )
-        folder = self.run.checkpoints_path
-        saved = take_out(engine, standing)
+        saved = take_out(parts.accumulator, standing)
         saved.state["config"] = msgspec.to_builtins(parts.config)
-        try:
-            path, size_bytes = checkpoint.write(folder, engine.step, saved)
-        except CheckpointError as error:
-            values: dict[str, Scalar] = {"step": engine.step, "reason": str(error), "command_id": command_id}
-            self._put(Warned(code="checkpoint-not-saved", values=values))
-        else:
-            checkpoint.keep_newest(folder, self._asked.keep)
-            self._saved = standing_now
-            self._told = CheckpointSaved(
-                command_id=command_id,
-                step=engine.step,
-                samples_seen=engine.samples_seen,
-                path=path.relative_to(self.run.path).as_posix(),
-                size_bytes=size_bytes,
-                duration_s=time.monotonic() - started_s,
-            )
-            self._put(self._told)
-        self._saved_at_s = time.monotonic()
-        self._put(PhaseEntered(phase="training"))
+        return saved
 
     # ------------------------------------------------------------------------------ taking up
 
@@ -110,26 +212,40 @@ class Checkpoints:
         return standing
 
     def resume(self, parts: Parts) -> Standing | None:
-        """Take the newest good checkpoint up; None when none was ever saved. Raises CheckpointError."""
-        paths = list(reversed(checkpoints_in(self.run.checkpoints_path).items()))
-        for step, path in paths:
+        """Take the newest good checkpoint up; None when none was ever saved. Raises CheckpointError.
+
+        Those that cannot be read are set aside: taken by a later attempt, one would bring back another
+        course of the run.
+        """
+        unreadable: list[Path] = []
+        last: CheckpointError | None = None
+        for step, path in reversed(checkpoints_in(self.run.checkpoints_path).items()):
             try:
-                return self._take_up(parts, step, checkpoint.read(path))
+                standing = self._take_up(parts, step, checkpoint.read(path))
             except CheckpointMisfitError:
                 raise
             except CheckpointError as error:
-                if path == paths[-1][1]:
-                    message = (
-                        f"No checkpoint of this run can be used. The last tried: {error} Copy checkpoints/"
-                        f" again from where it is whole, or begin anew: gradacc run {self.run.recipe_path}."
-                    )
-                    raise CheckpointError(message) from error
-                values: dict[str, Scalar] = {"step": step, "reason": str(error)}
-                self._put(Warned(code="checkpoint-damaged", values=values))
-        return None
+                self._warn_unreadable(step, error)
+                unreadable.append(path)
+                last = error
+                continue
+            for damaged in unreadable:
+                checkpoint.set_aside(damaged)
+            return standing
+        if last is None:
+            return None
+        message = (
+            f"No checkpoint of this run can be used. The last tried: {last} Copy checkpoints/ again from"
+            f" where it is whole, or begin anew: gradacc run {self.run.recipe_path}."
+        )
+        raise CheckpointError(message) from last
+
+    def _warn_unreadable(self, step: int, error: CheckpointError) -> None:
+        self._put(Warned(code="checkpoint-damaged", values={"step": step, "reason": str(error)}))
 
     def roll_back(self, parts: Parts, step: int | None) -> bool:
         """Go back to the checkpoint of `step`, or to the newest good one; False when none can be read."""
+        unreadable: list[Path] = []
         for found, path in reversed(checkpoints_in(self.run.checkpoints_path).items()):
             if step is not None and found != step:
                 continue
@@ -137,8 +253,11 @@ class Checkpoints:
                 saved = checkpoint.read(path)
                 self._take_up(parts, found, saved)
             except CheckpointError as error:
-                self._put(Warned(code="checkpoint-damaged", values={"step": found, "reason": str(error)}))
+                self._warn_unreadable(found, error)
+                unreadable.append(path)
                 continue
+            for damaged in unreadable:
+                checkpoint.set_aside(damaged)
             checkpoint.supersede_after(self.run.checkpoints_path, found)
             return True
         return False
@@ -156,6 +275,12 @@ class Checkpoints:
         return standing
 
 
+def size_bytes_of(saved: checkpoint.Saved) -> int:
+    """About what a checkpoint will have on disk: its tensors."""
+    tensors = (*saved.model.values(), *saved.training.values())
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
 def recipe_changes(parts: Parts, standing: Standing) -> Settings:
     """The settings to go on with: the checkpoint's, but for what the recipe says otherwise than then."""
     asked = settings_of(parts.config)
@@ -163,3 +288,11 @@ def recipe_changes(parts: Parts, standing: Standing) -> Settings:
         field: getattr(asked, field) for field in KEYS if getattr(asked, field) != standing.recipe.get(field)
     }
     return msgspec.structs.replace(standing.settings, **changed)
+
+
+def _refuse_non_finite(saved: checkpoint.Saved) -> None:
+    """Raises CheckpointError where a number of the state is none: nobody could go on from there."""
+    for name, tensor in (saved.model | saved.training).items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            message = f"{name} has values that are not finite."
+            raise CheckpointError(message)

@@ -1,4 +1,4 @@
-"""An attempt's outer life: signals, stops while it loads, one end. No torch.
+"""An attempt's outer life: signals, stops while it loads, its place on the disk, one end. No torch.
 
 Exactly one of RunFinished, RunStopped and RunFailed ends an attempt; a process that dies without one
 leaves a run that is found unlocked, and is shown as interrupted.
@@ -6,21 +6,27 @@ leaves a run that is found unlocked, and is shown as interrupted.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Final, Protocol
 
 from trainer_backend.journal import JournalWriter
-from trainer_backend.protocol import AnyEvent, RunEnded, RunStopped
+from trainer_backend.protocol import AnyEvent, PhaseEntered, RunEnded, RunStopped
 from trainer_backend.trainer.steering import Steering, StopReason
+from trainer_backend.trainer_lock import TrainerLock
 
 LAST_RESORT_S: Final = 10.0
 """How long a stop waits for code that does not return: a user's loader, a driver."""
+LOOK_S: Final = 1.0
+"""Time between two looks at where the run lies, and how far a save is."""
 EXIT_S: Final = 10.0
 """How long the interpreter may take to end once the run has: a user's thread may hold it."""
 
@@ -42,9 +48,19 @@ class _Nowhere:
 
 
 class Lifecycle:
-    """The end of an attempt: asked for by command or signal, told once."""
+    """The end of an attempt: asked for by command or signal, told once.
 
-    def __init__(self) -> None:
+    `grace_s`: how long the sender of a SIGTERM waits before it kills.
+    """
+
+    def __init__(self, lock: TrainerLock | None = None, *, grace_s: float = math.inf) -> None:
+        self.lock = lock
+        """None: the run is nobody's directory that could be moved (a benchmark's)."""
+        self._grace_s = grace_s
+        self._saving: tuple[Path, int] | None = None
+        """What is being written, and how many bytes it will have."""
+        self._looked_at = 0.0
+        self._has_stopped = False
         self.progress: TrainingProgress = _Nowhere()
         self.loading = False
         """Whether a stop may interrupt the training thread anywhere."""
@@ -76,6 +92,44 @@ class Lifecycle:
         self.writer.close()
         self.heard()
 
+    # -------------------------------------------------------------- the journal's thread's side
+
+    def tick(self) -> None:
+        """20 times a second: commands; once a second: where the run lies, and how far a save is."""
+        assert self.steering is not None
+        self.steering.tick()
+        now = time.monotonic()
+        if now - self._looked_at < LOOK_S:
+            return
+        self._looked_at = now
+        if self._saving is not None:
+            self._report_saving(*self._saving)
+        if not self.is_in_place():
+            self.steering.stop("moved")
+
+    def is_in_place(self) -> bool:
+        """Whether the run's directory and its journal still lie at their paths."""
+        return (self.lock is None or self.lock.is_in_place()) and (
+            self.writer is None or self.writer.is_in_place()
+        )
+
+    def _report_saving(self, folder: Path, size_bytes: int) -> None:
+        try:
+            written_bytes = sum(entry.stat().st_size for entry in os.scandir(folder))
+        except OSError:  # it has its name already
+            return
+        self.put(PhaseEntered(phase="saving", done_ratio=min(1.0, written_bytes / max(size_bytes, 1))))
+
+    @contextmanager
+    def saving(self, folder: Path, size_bytes: int) -> Iterator[None]:
+        """Inside, a checkpoint is written to `folder`: nothing that happens by itself cuts it short."""
+        self._looked_at = time.monotonic()
+        self._saving = folder, size_bytes
+        try:
+            yield
+        finally:
+            self._saving = None
+
     # ------------------------------------------------------------------------------- stops
 
     def stop_asked(self, reason: StopReason) -> None:
@@ -87,10 +141,13 @@ class Lifecycle:
 
     def heard(self) -> None:
         """The training thread has come to a stop: what it still saves may take its time."""
+        self._has_stopped = True
         for timer in self._timers:
             timer.cancel()
 
     def _wait_only_so_long(self, reason: StopReason) -> None:
+        if self._has_stopped:
+            return
         timer = threading.Timer(LAST_RESORT_S, self._last_resort, (reason,))
         timer.name = "gradacc-last-resort"
         timer.daemon = True
@@ -109,6 +166,11 @@ class Lifecycle:
 
     def _last_resort(self, reason: StopReason) -> None:
         """The training thread does not come back: say so, and end the process as it is."""
+        if self._has_stopped:
+            return
+        if self._saving is not None:  # it is in no user's code: wait for it, and then as long again
+            self._wait_only_so_long(reason)
+            return
         if not self._ended.acquire(blocking=False):
             return
         assert self.writer is not None
@@ -132,12 +194,14 @@ class Lifecycle:
                 signal.signal(kind, handler)
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
+        del frame
         assert self.steering is not None
         if self._waking:
             self._waking = False
         else:
             reason: StopReason = "stop-now" if self.steering.stopping else "signal"
+            if number == signal.SIGTERM and reason == "signal":
+                self.steering.due_at = time.monotonic() + self._grace_s
             self.steering.stop(reason)
             if reason == "stop-now" or self.loading:
                 self._wait_only_so_long(reason)

@@ -7,12 +7,23 @@ after it    the measurement; evaluation and checkpoint where they are due
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from time import perf_counter
+from typing import Final
 
-from trainer_backend.engine import StepOutOfMemory, WindowResult, WindowTotals, graphs_compiled
+from trainer_backend.data.order import DataPosition
+from trainer_backend.engine import (
+    Collated,
+    NonFiniteError,
+    StepOutOfMemory,
+    WindowResult,
+    WindowTotals,
+    graphs_compiled,
+)
 from trainer_backend.errors import GradaccError
 from trainer_backend.protocol import (
     AnyEvent,
@@ -31,6 +42,9 @@ from trainer_backend.trainer.checkpoints import Checkpoints
 from trainer_backend.trainer.evaluation import undisturbed
 from trainer_backend.trainer.replay import RecordedChanges
 from trainer_backend.trainer.steering import Steering
+
+FIRST_SAVE_S: Final = 2.0
+"""What a save is taken to last before the attempt's first one."""
 
 
 class StopNow(BaseException):
@@ -65,6 +79,8 @@ class Loop:
         self._first_step = parts.accumulator.step + 1
         self._updates_at_epoch = (parts.stream.position.epoch, parts.accumulator.updates)
         self._learning_rate = 0.0
+        self._micro_batch_s = 0.0
+        """How long one took in the last window, with its share of the optimizer's step."""
 
     @property
     def settings(self) -> Settings:
@@ -87,6 +103,15 @@ class Loop:
                 if not self._border.recover_step():
                     raise
                 continue
+            except NonFiniteError as error:
+                if (
+                    error.result is None
+                ):  # the window was undone; else it is consumed, and the run has diverged
+                    self._keep_border(start)
+                raise
+            except Exception:
+                self._keep_border(start)
+                raise
             if result is None:
                 reason = self._data_is_over()
                 break
@@ -95,6 +120,11 @@ class Loop:
             self._evaluate_if_due(result)
             self._checkpoints.save_if_due(self._parts, result.samples)
         return self._finished(reason)
+
+    def _keep_border(self, start: DataPosition) -> None:
+        """The window that failed was undone: what was trained before it goes to the disk."""
+        self._stream.position = start
+        self._checkpoints.save_after_failure(self._parts)
 
     # -------------------------------------------------------------------------- the window
 
@@ -106,12 +136,35 @@ class Loop:
         if first is None:
             return None
         waited_s = perf_counter() - started
-        result = self._engine.window(chain((first,), batches), before_step=self._set_learning_rate)
+        guarded = chain((first,), self._until_stopped(batches))
+        result = self._engine.window(guarded, before_step=self._set_learning_rate)
         result.data_wait_s += waited_s
         result.duration_s += waited_s
+        self._micro_batch_s = result.duration_s / max(1, result.micro_batches)
         rate = self._learning_rate
         result.when_known(lambda: self._put(result.measured(accumulation_steps=steps, learning_rate=rate)))
         return result
+
+    def _until_stopped(self, batches: Iterator[Collated]) -> Iterator[Collated]:
+        """The window's batches. Raises StopNow between two: on a GPU it is the only place."""
+        for number, batch in enumerate(batches, 1):
+            self.stop_if_due(number)
+            yield batch
+
+    def stop_if_due(self, done: int) -> None:
+        """After `done` micro-batches of a window: raises StopNow where it may not, or cannot, be finished.
+
+        A signal's sender waits for its grace and no longer: what is left of the window and the save that
+        follows must fit, by what the last ones took. Else the window is dropped, and repeated on resume.
+        """
+        if self._steering.stopping == "stop-now":
+            raise StopNow
+        if self._steering.due_at == math.inf:
+            return
+        left_s = (self.settings.accumulation_steps - done) * self._micro_batch_s
+        save_s = self._checkpoints.duration_s or FIRST_SAVE_S
+        if time.monotonic() + left_s + save_s > self._steering.due_at:
+            raise StopNow
 
     def _set_learning_rate(self, totals: WindowTotals) -> None:
         """The learning rate of a window is that at its end, on the sample clock."""
@@ -196,7 +249,7 @@ class Loop:
         self._heard()
         with suppress(StopNow):  # the last window's micro-batches may be reported only now, and stop it again
             self._engine.flush()
-        self._checkpoints.save(self._parts, unless_saved=True)
+        self._checkpoints.save_last(self._parts)
         return RunStopped(step=self._engine.step, samples_seen=self._engine.samples_seen, reason=reason)
 
     def _finished(self, reason: str) -> RunFinished:
@@ -204,7 +257,7 @@ class Loop:
             self._engine.flush()
         if self._evaluated_at != self._engine.step:
             self._evaluate()
-        self._checkpoints.save(self._parts, unless_saved=True)
+        self._checkpoints.save_last(self._parts)
         self._export()
         return RunFinished(step=self._engine.step, samples_seen=self._engine.samples_seen, reason=reason)
 

@@ -11,6 +11,7 @@ no-checkpoint (step), rolling-back.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Container, Iterable
 from typing import Final, Literal, TypeAlias, assert_never
@@ -40,7 +41,7 @@ from trainer_backend.protocol import (
 from trainer_backend.section import Section
 from trainer_backend.settings import Settings, divisible_sizes
 
-StopReason: TypeAlias = Literal["", "stop", "stop-now", "signal"]
+StopReason: TypeAlias = Literal["", "stop", "stop-now", "signal", "moved"]
 
 SECTIONS: Final[dict[str, type[Section]]] = {
     "accumulation": AccumulationSection,
@@ -97,6 +98,8 @@ class Steering:
         self._next_step = 1
         self._ending = False
         self._stopping: StopReason = ""
+        self.due_at = math.inf
+        """Until when whoever sent a signal waits, on the monotonic clock, in seconds."""
         self.paused = False
 
     @property
@@ -146,8 +149,8 @@ class Steering:
             self._pending.clear()
 
     def stop(self, reason: StopReason) -> None:
-        """Ask for the end from inside: a signal. Safe in a signal's handler: takes no lock."""
-        if self._stopping != "stop-now":
+        """Ask for the end from inside: a signal, a moved run. Safe in a signal's handler: takes no lock."""
+        if self._stopping != "stop-now" and (reason != "moved" or not self._stopping):
             self._stopping = reason
 
     # --------------------------------------------------------------- the writer thread's side

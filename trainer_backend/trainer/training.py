@@ -32,7 +32,7 @@ from trainer_backend.settings import differences
 from trainer_backend.trainer.assembly import Parts, assemble, loss_unit_of
 from trainer_backend.trainer.checkpoints import Checkpoints, recipe_changes
 from trainer_backend.trainer.lifecycle import Lifecycle
-from trainer_backend.trainer.loop import Loop, StopNow
+from trainer_backend.trainer.loop import Loop
 from trainer_backend.trainer.provenance import Commit, versions
 from trainer_backend.trainer.replay import Change, RecordedChanges
 from trainer_backend.trainer.saving import Standing
@@ -53,12 +53,13 @@ class Training:
         assert life.writer is not None
         self._steering = life.steering
         self._put = life.writer.put
-        self._checkpoints = Checkpoints(run, recipe.config.checkpoint, life.put, life.writer.place)
+        self._checkpoints = Checkpoints(run, recipe.config.checkpoint, life)
         self._steering.checkpoints = self._checkpoints.steps
         self._parts: Parts | None = None
         self._replay = RecordedChanges()
         self._owed: list[CommandAccepted] = []
         self._sampler: Sampler | None = None
+        self._loop: Loop | None = None
 
     def assemble(self) -> None:
         """Build the task, the model, the engine and the data."""
@@ -133,7 +134,7 @@ class Training:
         )
         self._sampler.start()
         life.put(self._started(parts, commit))
-        loop = Loop(
+        loop = self._loop = Loop(
             parts,
             self._checkpoints,
             self._steering,
@@ -168,8 +169,8 @@ class Training:
     def _on_micro_batch(self, event: MicroBatchMeasured) -> None:
         """Put a micro-batch's numbers; the one place inside a window where a stop takes hold."""
         self._put(event)
-        if self._steering.stopping == "stop-now":
-            raise StopNow
+        if self._loop is not None:
+            self._loop.stop_if_due(event.index + 1)
 
     def _on_fact(self, event: Event) -> None:
         self._life.put(event)  # type: ignore[arg-type]  # the engine tells facts of the protocol
