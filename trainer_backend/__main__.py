@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -73,6 +74,7 @@ def _run(options: argparse.Namespace) -> int:
     from trainer_backend.trainer.lifecycle import print_line  # noqa: PLC0415
     from trainer_backend.wholeness import check_whole  # noqa: PLC0415
 
+    refuse_ranks()
     target: str = options.target
     settings: list[str] = options.set
     path = Path(target).expanduser()
@@ -92,6 +94,21 @@ def _run(options: argparse.Namespace) -> int:
     return run_attempt(
         run, recipe, replay=not options.no_replay, from_step=options.from_step, stale=options.stale
     )
+
+
+def refuse_ranks() -> None:
+    """Several processes of one launcher would make as many runs that know nothing of each other.
+
+    Raises GradaccError where a launcher (torchrun, srun) started more than one.
+    """
+    for name, launcher in (("WORLD_SIZE", "torchrun"), ("SLURM_NTASKS", "srun")):
+        count = os.environ.get(name, "")
+        if count.isdigit() and int(count) > 1:
+            message = (
+                f"{name} = {count}: {launcher} starts {count} trainers, each a run of its own. One"
+                f" run trains on one device so far. Start it without {launcher}, or unset {name}."
+            )
+            raise GradaccError(message)
 
 
 if __name__ == "__main__":

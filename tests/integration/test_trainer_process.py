@@ -335,3 +335,17 @@ def test_a_command_from_before_the_attempt_is_stale_but_not_before_the_first(tmp
     assert (answer.command_id, answer.code) == (second, "stale")
     assert events(run, RunFinished)
     assert list(run.inbox_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "SLURM_NTASKS"])
+def test_several_trainers_of_one_launcher_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """They would be as many runs, each with the whole of the data."""
+    run = make_probe(tmp_path, {"run": {"max_samples": 8}}, length=100)
+    monkeypatch.setenv(name, "2")
+    assert main(["run", str(run.path)]) == 1
+    assert f"{name} = 2" in capsys.readouterr().err
+    assert not run.journal_path.exists()
+    monkeypatch.setenv(name, "1")
+    assert main(["run", str(run.path)]) == 0

@@ -10,6 +10,7 @@ from torch import nn
 
 from tests.numerics.probes import RELATIVE, NormedNet, Probe, probe, probe_loss, y
 from trainer_backend.engine import Accumulator, Collated, LossTerm, NonFiniteError, make_optimizer
+from trainer_backend.errors import GradaccError
 from trainer_backend.protocol import Event, NonFiniteSeen
 
 NAN = float("nan")
@@ -158,8 +159,67 @@ def test_an_overflow_of_the_loss_scale_is_no_such_event() -> None:
     )  # fmt: skip
     before = [parameter.detach().clone() for parameter in model.parameters()]
     result = accumulator.window([torch.full((2, 2), 3e3), torch.full((2, 2), 3e3)])
-    assert (result.skipped, result.loss_scale, facts) == ("loss-scale", 32768.0, [])
+    assert (result.skipped, result.loss_scale, facts) == ("loss-scale", 65536.0, [])
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     result = accumulator.window([torch.ones(2, 2), torch.full((2, 2), NAN)])
     assert result.skipped == "non-finite"
     assert len(facts) == 1
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+def test_a_micro_batch_without_weight_leaves_no_nan_in_a_running_mean(*, deferred: bool) -> None:
+    """Its forward reaches BatchNorm all the same; the window before it shows what is right."""
+    torch.manual_seed(0)
+    model = NormedNet()
+
+    def loss(net: nn.Module, batch: tuple[torch.Tensor, float]) -> LossTerm:
+        x_bf, weight = batch
+        return LossTerm(net(x_bf).square().sum() * weight, weight * len(x_bf))
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
+    accumulator = Accumulator(model, optimizer, loss, deferred=deferred)
+    good, odd = torch.randn(4, 4).double(), torch.full((4, 4), float("nan")).double()
+    result = accumulator.window([(good, 1.0), (odd, 0.0)])
+    accumulator.flush()
+    assert result.skipped == ""
+    assert all(bool(buffer.isfinite().all()) for buffer in model.buffers())
+    assert math.isfinite(accumulator.window([(good, 1.0)]).loss or 0.0)
+
+
+def test_drop_finds_the_micro_batch_whose_second_term_is_not_finite() -> None:
+    """A term with a buffer of its own gathers beside `.grad`; its gradient is looked at as well."""
+
+    def loss(model: nn.Module, batch: torch.Tensor) -> list[LossTerm]:
+        assert isinstance(model, Probe)
+        odd = torch.sqrt(model.w * batch.sum())  # finite at w = 0, its slope is not
+        return [LossTerm(-(model.w * batch).sum(), batch.numel()), LossTerm(odd, 1.0, "aux")]
+
+    facts: list[NonFiniteSeen] = []
+    _, accumulator = probe(loss=loss, non_finite="drop", on_fact=facts.append)
+    result = accumulator.window([y(0.0, 0.0), y(2.0, 4.0)])
+    assert result.skipped in ("", "non-finite")
+    assert 1 in {fact.index for fact in facts}
+
+
+@pytest.mark.parametrize("limit", [-1.0, 0.0, math.inf, math.nan])
+def test_a_limit_of_the_norm_that_is_none_is_refused(limit: float) -> None:
+    """A negative one would go uphill."""
+    with pytest.raises(GradaccError, match="Give a number above 0"):
+        probe(max_grad_norm=limit)
+    _, accumulator = probe()
+    with pytest.raises(GradaccError, match="Give a number above 0"):
+        accumulator.max_grad_norm = limit
+
+
+def test_a_loss_that_calls_backward_itself_is_refused() -> None:
+    """Its gradient would be counted twice, once without any denominator."""
+
+    def loss(model: nn.Module, batch: torch.Tensor) -> LossTerm:
+        assert isinstance(model, Probe)
+        total = -(model.w * batch).sum()
+        total.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+        return LossTerm(total, batch.numel())
+
+    _, accumulator = probe(loss=loss)
+    with pytest.raises(GradaccError, match=r"called \.backward\(\)"):
+        accumulator.window([y(1.0, 2.0)])

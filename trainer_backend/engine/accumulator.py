@@ -12,6 +12,7 @@ them, is 1 here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, suppress
 from time import perf_counter
@@ -94,6 +95,7 @@ class Accumulator:
         self.model = model
         self.optimizer = optimizer
         self.device = torch.device(device) if device is not None else next(model.parameters()).device
+        self._max_grad_norm: float | None = None
         self.max_grad_norm = max_grad_norm
         self.micro_batch_ceiling: int | None = None
         self.non_finite: NonFinite = non_finite
@@ -268,11 +270,15 @@ class Accumulator:
             facts += self._update(norm, factor, sums)
         elif skipped != "empty":
             self._passes.snapshot.restore_buffers()
+        if _has_weightless(sums):
+            self._passes.snapshot.restore_non_finite_buffers()
+        own_scale = None if self._scaler is None else self._scaler.scale.item()
         if self._scaler is not None and factor:
             self._scaler.update(torch.full((), float(skipped != ""), device=self.device))
         self._passes.clear()
         result = self._result(feed, sums, norm if factor else None, skipped)
         result.out_of_memory, result.non_finite = tuple(facts), seen
+        result.loss_scale = own_scale
         return result
 
     def _stays_on_device(self, sums: Sums) -> bool:
@@ -316,6 +322,8 @@ class Accumulator:
             self._optimizer_step.step_where(applied, gradients, factor)
         self._weights.after_update(applied)
         self._passes.snapshot.restore_buffers_where(~applied)
+        if _has_weightless(sums):
+            self._passes.snapshot.restore_non_finite_buffers()
         if self._scaler is not None:
             self._scaler.update((~applied).float())
         self._passes.clear()
@@ -424,6 +432,21 @@ class Accumulator:
         """Micro-batches whose gradient norm was dropped because a hook fired twice for one parameter."""
         return self._passes.micro.norms.void
 
+    @property
+    def max_grad_norm(self) -> float | None:
+        """Limit of the window's gradient norm; None: no clipping. May be set between windows."""
+        return self._max_grad_norm
+
+    @max_grad_norm.setter
+    def max_grad_norm(self, limit: float | None) -> None:
+        if limit is not None and not (limit > 0 and math.isfinite(limit)):
+            message = (
+                f"max_grad_norm = {limit} would turn or erase the gradient, not clip it. Give a number"
+                " above 0, or None."
+            )
+            raise GradaccError(message)
+        self._max_grad_norm = limit
+
     def averaged(self) -> AbstractContextManager[None]:
         """Inside, the model holds the averaged weights (where `ema_decay` is set): evaluate there."""
         return self._weights.averaged()
@@ -473,3 +496,8 @@ class Accumulator:
         self._judge.in_a_row = values["non_finite_in_a_row"]
         if self._scaler is not None and values["loss_scaler"] is not None:
             self._scaler.load(values["loss_scaler"])
+
+
+def _has_weightless(sums: Sums) -> bool:
+    """Whether some micro-batch had no weight at all: what it held, NaN for example, must not matter."""
+    return any(not any(row.weights) for row in sums.rows)

@@ -271,6 +271,10 @@ class OwnBuffers:
             for leaf, gradient in zip(leaves, kept, strict=True):
                 leaf.grad = gradient
 
+    def gradients(self) -> list[torch.Tensor]:
+        """All that has gathered, of every term."""
+        return [buffer for buffers in self._buffers.values() for buffer in buffers if buffer is not None]
+
     def of(self, index: int, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         """Term `index`'s gradients, one a leaf, None where nothing arrived."""
         return self._buffers.setdefault(index, [None] * len(leaves))

@@ -24,7 +24,7 @@ class WeightAverage:
         lerp_each(self._averages, self._weights, 1.0 - self.decay)
 
     def update_where(self, applied: torch.Tensor) -> None:
-        """The same without a host sync; `applied` is 0-d fp32, 1 or 0."""
+        """The same without a host sync; `applied` is 0-d fp64, 1 or 0."""
         for average, weight in zip(self._averages, self._weights, strict=True):
             average.lerp_(weight, (applied * (1.0 - self.decay)).to(average.dtype))
 

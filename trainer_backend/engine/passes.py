@@ -292,7 +292,7 @@ class Passes:
         for index, piece in enumerate(feed.pull_all()):
             with self._not_synchronised():
                 row = self.micro.alone(piece)
-            norm = total_norm(self.micro.gradients()).item()
+            norm = total_norm([*self.micro.gradients(), *self.micro.own.gradients()]).item()
             if not row.is_finite():
                 loss = row.loss()
                 found.append((index, "loss", math.nan if loss is None else loss))

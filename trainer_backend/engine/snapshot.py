@@ -105,6 +105,17 @@ class Snapshot:
                 if now is not None and now.shape == copy.shape:
                     now.copy_(torch.where(flag.to(copy.device), copy, now))
 
+    def restore_non_finite_buffers(self) -> None:
+        """Buffers that a micro-batch without weight has made NaN or infinite are as at the window's start.
+
+        BatchNorm's running statistics see every forward, also one whose samples do not count. No host sync.
+        """
+        with torch.no_grad():
+            for (place, name, _), copy in zip(self._held, self._copies, strict=True):
+                now = place.get(name)
+                if now is not None and now.is_floating_point() and now.shape == copy.shape:
+                    now.copy_(torch.where(torch.isfinite(now).all() | ~torch.isfinite(copy).all(), now, copy))
+
     def _copy(self, held: list[tuple[dict[str, torch.Tensor | None], str, torch.Tensor]]) -> None:
         buffers = [buffer for _, _, buffer in held]
         fits = len(buffers) == len(self._copies) and all(

@@ -48,7 +48,7 @@ class WeightCopies:
         if applied is None:
             self.average.update()
         else:
-            self.average.update_where(applied.float())
+            self.average.update_where(applied.double())
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:

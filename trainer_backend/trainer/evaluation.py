@@ -25,7 +25,7 @@ from trainer_backend.engine.precision import Precision, autocast
 from trainer_backend.engine.snapshot import Snapshot
 from trainer_backend.engine.terms import read_terms
 from trainer_backend.protocol import EvaluationMeasured
-from trainer_backend.tasks import Task
+from trainer_backend.tasks import LossTerm, Task
 from trainer_backend.tasks.making import batch_counter, collate_of, method
 
 _EVALUATION = 3
@@ -133,15 +133,20 @@ class _Sums:
     def add(self, into: dict[str, tuple[float, float]], terms: Any) -> None:  # noqa: ANN401 - terms
         """Some terms of one batch."""
         for term in terms:
-            total, weight = into.get(term.name, (0.0, 0.0))
-            into[term.name] = (total + float(term.total), weight + float(term.weight))
+            into[term.name] = _added(into.get(term.name), term)
 
     def add_metrics(self, found: Any) -> None:  # noqa: ANN401 - the user's own
         """What `evaluate` returned: terms, or a mapping of names to them."""
         terms = found.items() if hasattr(found, "items") else ((term.name, term) for term in found)
         for name, term in terms:
-            total, weight = self.metrics.get(name, (0.0, 0.0))
-            self.metrics[name] = (total + float(term.total), weight + float(term.weight))
+            self.metrics[name] = _added(self.metrics.get(name), term)
+
+
+def _added(before: tuple[float, float] | None, term: LossTerm) -> tuple[float, float]:
+    """Total and weight with one term more; without weight nothing counts, whatever its total holds."""
+    total, weight = before or (0.0, 0.0)
+    own = float(term.weight)
+    return (total + float(term.total), weight + own) if own else (total, weight)
 
 
 @contextmanager
