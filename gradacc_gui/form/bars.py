@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QBoxLayout, QHBoxLayout, QMenu, QVBoxLayout, QWidg
 from gradacc_gui.form.form_memory import FormMemory, bundled_recipes, is_bundled
 from gradacc_gui.theme import space
 from gradacc_gui.widgets.desktop import ask_for_file, ask_where_to_save
-from gradacc_gui.widgets.parts import ElidedLabel, button, label, put
+from gradacc_gui.widgets.parts import ElidedLabel, Segments, button, label, put
 from gradacc_gui.words import tr
 
 FILTER = "TOML (*.toml)"
@@ -41,6 +41,11 @@ class RecipeBar(QWidget):
         row.setSpacing(space(2))
         self.title = label(tr("New run"), "page-title")
         row.addWidget(self.title)
+        self.views = Segments([("form", tr("Form")), ("check", tr("Check"))], tr("View of the recipe"))
+        self.views.button("check").setToolTip(
+            tr("Shows the first optimizer step as the model will see it, and checks the rest.")
+        )
+        row.addWidget(self.views)
         self.name = ElidedLabel("", "help")
         row.addWidget(self.name, 1)
         self.recipes = button(tr("Recipes"), icon_name="chevron-down")
@@ -52,8 +57,12 @@ class RecipeBar(QWidget):
         self.save = button(tr("Save"), clicked=self.save_requested.emit)
         self.save_as = button(tr("Save as…"), clicked=self.ask_where_to_save)
         self.save.setShortcut(QKeySequence(QKeySequence.StandardKey.Save))
-        for made in (self.recipes, self.save, self.save_as):
+        self.again = button(tr("Check again"))
+        self.start = button(tr("Start"), role="primary")
+        for made in (self.recipes, self.save, self.save_as, self.again, self.start):
             row.addWidget(made)
+        self._narrow = False
+        self.show_view("form")
         opening = QAction(self)
         opening.setShortcut(QKeySequence(QKeySequence.StandardKey.Open))
         opening.setShortcutContext(Qt.ShortcutContext.WindowShortcut)
@@ -69,10 +78,21 @@ class RecipeBar(QWidget):
         self.name.setToolTip(str(path) if path else "")
         self.save.setEnabled(edited)
 
+    def show_view(self, view: str) -> None:
+        """The buttons of the form, or of its check."""
+        self.views.choose(view)
+        is_form = view == "form"
+        for made in (self.recipes, self.save):
+            made.setVisible(is_form)
+        self.save_as.setVisible(is_form and not self._narrow)
+        for made in (self.again, self.start):
+            made.setVisible(not is_form)
+
     def set_narrow(self, narrow: bool) -> None:
         """Leave out what is in the menu too."""
-        self.save_as.setVisible(not narrow)
+        self._narrow = narrow
         self.title.setVisible(not narrow)
+        self.show_view(self.views.choice())
 
     def fill_menu(self) -> None:
         """Bundled recipes, recent ones, and a way to all others."""

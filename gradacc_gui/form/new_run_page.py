@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import tomlkit
 from PySide6.QtCore import Qt, QTimer, Signal, SignalInstance
 from PySide6.QtGui import QDragEnterEvent, QDropEvent, QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QScrollArea, QVBoxLayout, QWidget
 
+from gradacc_gui.checking.check_view import CheckView
 from gradacc_gui.form.bars import RecipeBar, StartBar
 from gradacc_gui.form.data_inspection import DataInspection
 from gradacc_gui.form.fields_area import FieldsArea
@@ -21,12 +22,14 @@ from gradacc_gui.form.this_run import ThisRunPanel
 from gradacc_gui.recipe.arrangement import CHOICE_OF, switches
 from gradacc_gui.recipe.draft import PUBLISHED, Draft
 from gradacc_gui.recipe.estimate import Factors, converted
+from gradacc_gui.recipe.field_specs import text_of
 from gradacc_gui.recipe.schedule_preview import preview
 from gradacc_gui.theme import space
 from gradacc_gui.widgets.parts import Notice, button
 from gradacc_gui.words import tr
 from trainer_backend.config import KINDS, RunConfig
 from trainer_backend.errors import UsageError
+from trainer_backend.preflight.check_words import title
 from trainer_backend.recipe import Recipe, default_name
 
 SIDE_WIDTH: Final = 320
@@ -102,6 +105,9 @@ class FormPage(QWidget):
         for widget in (self.bar, self.notice, self.conflict, self.trouble):
             left.addWidget(widget)
         left.addWidget(self.area, 1)
+        self.checks = CheckView()
+        self.checks.hide()
+        left.addWidget(self.checks, 1)
         self._left = left
         row = QHBoxLayout(self)
         row.setContentsMargins(space(5), space(4), space(5), space(4))
@@ -129,6 +135,11 @@ class FormPage(QWidget):
         self.bar.save_as_requested.connect(self.recipe.save)
         self.interpreter.changed.connect(self._refresh)
         self.data.changed.connect(self._refresh)
+        self.bar.views.chosen.connect(self.show_view)
+        self.bar.again.clicked.connect(lambda _on=False: self._check())
+        self.bar.start.clicked.connect(lambda _on=False: self._emit(self.start_requested))
+        self.checks.change_requested.connect(self._apply_change)
+        self.checks.changed.connect(self._refresh_start)
         self.start_bar.look_clicked.connect(self.look)
         self.start_bar.start_clicked.connect(lambda: self._emit(self.start_requested))
         self.start_bar.verify_clicked.connect(lambda: self._emit(self.verify_requested))
@@ -163,7 +174,22 @@ class FormPage(QWidget):
             self._place_side_panel(panel)
         (self._left if narrow else self._side_foot).addWidget(self.start_bar)
         self.start_bar.set_horizontal(narrow)
-        self._side.setVisible(not narrow)
+        self._show_parts()
+
+    def _show_parts(self) -> None:
+        """The form with its side column, or the check in the place of both."""
+        is_form = self.bar.views.choice() == "form"
+        self.area.setVisible(is_form)
+        self._side.setVisible(is_form and not self._narrow)
+        self.start_bar.setVisible(is_form)
+        self.checks.setVisible(not is_form)
+
+    def show_view(self, view: str) -> None:
+        """Show the "form" or its "check"; what stands in the form is checked when that is looked at."""
+        self.bar.show_view(view)
+        self._show_parts()
+        if view == "check" and not self.checks.is_about(self.startable()):
+            self._check()
 
     def _place_side_panel(self, panel: QWidget) -> None:
         target = self._under if self._narrow else self._beside
@@ -199,6 +225,7 @@ class FormPage(QWidget):
         self._keep_now()
         self.interpreter.shut_down()
         self.data.shut_down()
+        self.checks.close_down()
 
     # ------------------------------------------------------------------ editing
 
@@ -239,8 +266,19 @@ class FormPage(QWidget):
         self.this_run.show_draft(self.draft, self._config, self.data.facts.samples_an_epoch)
         if self._config is not None:  # what is half typed leaves the last picture
             self.fields.schedule.show_preview(preview(self._config, self.data.facts.samples_an_epoch))
-        self.start_bar.say(faults=len(self._faults), why=self.interpreter.sentence)
+        self._refresh_start()
         self.bar.show_recipe(self.draft.path, self.draft.folder, edited=self.draft.is_edited)
+
+    def _refresh_start(self) -> None:
+        """Whether a run may be started, and what is in its way: a field, the interpreter, a check's stop."""
+        why = self.interpreter.sentence
+        known = self.startable() if self.checks.state in {"done", "failed"} else None
+        stops = self.checks.stops(known)
+        if stops and not why:
+            why = tr("The check found: {names}.").format(names=", ".join(title(entry, tr) for entry in stops))
+        self.start_bar.say(faults=len(self._faults), why=why)
+        self.bar.start.setEnabled(not self._faults and not why)
+        self.checks.show_current(known)
 
     def _judge_kinds(self) -> None:
         reasons = {kind: self._why_not(kind) for kind in KINDS}
@@ -291,6 +329,28 @@ class FormPage(QWidget):
     def _handed_out(self, recipe: Recipe) -> tuple[str, Path, str, str]:
         name = recipe.config.run.name or default_name(self.draft.path)
         return tomlkit.dumps(recipe.document), recipe.folder, name, self.interpreter.interpreter
+
+    # ------------------------------------------------------------------ checking
+
+    def _check(self) -> None:
+        """Check what stands in the form, or say which field is in the way."""
+        asked = self.startable()
+        if asked is not None:
+            self.checks.check(asked)
+            return
+        first = next(iter(self._faults.values()), self.interpreter.sentence)
+        self.checks.refuse(tr("Fix the form first: {fault}").format(fault=first))
+
+    def _apply_change(self, key: str, value: Any) -> None:  # noqa: ANN401 - a TOML value
+        """Write what a check offers into the form, and check again."""
+        if key in CHOICE_OF:
+            self.draft.choose(CHOICE_OF[key], key)
+        if isinstance(value, dict):
+            value = {**(self.draft.valid_value(key) or {}), **value}
+        self.draft.set_text(key, text_of(self.draft.specs[key], value))
+        self.fields.show_draft(self.draft)
+        self._changed()
+        self._check()
 
     def startable(self) -> tuple[str, Path, str, str] | None:
         """The recipe as it would be started: text, folder, name, Python; None while anything is wrong."""

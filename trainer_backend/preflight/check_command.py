@@ -36,6 +36,9 @@ from trainer_backend.preflight.findings import (
 ROWS_SHOWN: Final = 8
 """In a terminal."""
 CHARACTERS_SHOWN: Final = 400
+ROWS_SENT: Final = 96
+TOKENS_SENT: Final = 60_000
+"""To a window; the figures are those of the whole step."""
 NICENESS: Final = 5
 """A check gives way to the run that trains on this machine."""
 SIGNS: Final = {"ok": "  ok   ", "doubtful": "  ?    ", "stop": "  STOP ", "waits": "  -    "}
@@ -91,7 +94,7 @@ def _checked(options: argparse.Namespace, out: TextIO) -> int:
 
     def tell(message: AnyCheckMessage) -> None:
         if options.stream:
-            _write(out, encode_check(message))
+            _write(out, encode_check(trimmed(message) if isinstance(message, FirstWindow) else message))
         elif isinstance(message, CheckProgress) and not options.json:
             sys.stderr.write(f"{check_progress(message)}\n")
 
@@ -104,7 +107,7 @@ def _checked(options: argparse.Namespace, out: TextIO) -> int:
     report = examination.run()
     keep_check(recipe, encode_check(without_rows(report)))
     if options.stream:
-        _write(out, encode_check(report))
+        _write(out, encode_check(without_rows(report)))
     elif options.json:
         _write(out, msgspec.json.encode(as_object(report, words_of(report))))
     else:
@@ -138,6 +141,20 @@ def without_rows(report: CheckReport) -> CheckReport:
         return report
     bare = tuple(msgspec.structs.replace(batch, rows=()) for batch in report.window.micro_batches)
     return msgspec.structs.replace(report, window=msgspec.structs.replace(report.window, micro_batches=bare))
+
+
+def trimmed(window: FirstWindow) -> FirstWindow:
+    """With the rows of its first micro-batches only: as many as a person looks at."""
+    kept, rows, tokens = [], 0, 0
+    for batch in window.micro_batches:
+        count = sum(len(row.texts) for row in batch.rows if isinstance(row, TokenRow))
+        if kept and (rows + len(batch.rows) > ROWS_SENT or tokens + count > TOKENS_SENT):
+            kept.append(msgspec.structs.replace(batch, rows=()))
+            rows = ROWS_SENT
+            continue
+        kept.append(batch)
+        rows, tokens = rows + len(batch.rows), tokens + count
+    return msgspec.structs.replace(window, micro_batches=tuple(kept))
 
 
 # ------------------------------------------------------------------------------- for a terminal

@@ -1,0 +1,212 @@
+"""One picture as the model will see it, with its mask over it and a strip of the mask's shares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from PySide6.QtCore import QPoint, QRect, QRectF, QSize, Qt
+from PySide6.QtGui import QBrush, QColor, QImage, QPainter, QPaintEvent, QPen, QResizeEvent
+from PySide6.QtWidgets import QSizePolicy, QWidget
+
+from gradacc_gui.theme import application_font, current_theme, mix, space
+from gradacc_gui.words import tr
+from trainer_backend.preflight.findings import PictureRow
+
+SMALLEST_SIDE: Final = 118
+STRIP: Final = 5
+CAPTION: Final = 18
+UNLEARNT: Final = 255
+"""The grey of a pixel without a loss in a mask's PNG."""
+
+
+def class_colour(value: int) -> str:
+    """Of a class over a picture, or beside its share: 0 is the background."""
+    theme = current_theme()
+    if value == 0:
+        return mix(theme.muted, theme.panel, 0.35)
+    return theme.series[(0, 3, 2, 1, 4)[(value - 1) % 5]]
+
+
+def hatched(colour: str) -> QBrush:
+    """What is not decided, or has no loss."""
+    return QBrush(QColor(colour), Qt.BrushStyle.BDiagPattern)
+
+
+class PictureTile(QWidget):
+    """Draws picture, mask or both; its file's name and its label stand below."""
+
+    def __init__(self, row: PictureRow, undecided: frozenset[int] = frozenset()) -> None:
+        super().__init__()
+        self._row, self._undecided = row, undecided
+        self._picture = QImage(row.picture) if row.picture else QImage()
+        self._mask = QImage(row.mask) if row.mask else QImage()
+        self._overlay = QImage()
+        self._drawn_in = ""
+        self._mode, self._opacity = "both", 0.45
+        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
+        self.setToolTip(self._words())
+        self.setAccessibleName(self._words())
+
+    @property
+    def row(self) -> PictureRow:
+        """What is shown."""
+        return self._row
+
+    def _words(self) -> str:
+        size = " × ".join(map(str, self._row.shape))
+        mean = ", ".join(f"{value:.3g}" for value in self._row.mean)
+        said = [self._row.source, tr("{size}; mean {mean}").format(size=size, mean=mean)]
+        if self._row.label:
+            said.append(tr("class {name}").format(name=self._row.label))
+        said += [
+            tr("ignored: {share:.1%}").format(share=share)
+            if name == "ignored"
+            else tr("value {name}: {share:.1%}").format(name=name, share=share)
+            for name, share in self._row.mask_shares.items()
+        ]
+        return "\n".join(said)
+
+    def set_look(self, mode: str, opacity: float) -> None:
+        """What is drawn ("both", "picture" or "mask"), and how strong the mask is."""
+        self._mode, self._opacity = mode, opacity
+        self.update()
+
+    def set_side(self, side: int) -> None:
+        """As wide as the grid's column."""
+        self.setFixedSize(side, side + STRIP + CAPTION + space(1))
+
+    # ------------------------------------------------------------------------------ drawing
+
+    def paintEvent(self, _event: QPaintEvent) -> None:
+        """Picture, overlay, strip, caption."""
+        theme = current_theme()
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
+        frame = QRect(0, 0, self.width(), self.width())
+        place = _fitted(self._picture.size(), frame)
+        painter.fillRect(frame, QColor(mix(theme.background, theme.panel, 0.4)))
+        if self._mode != "mask" and not self._picture.isNull():
+            painter.drawImage(place, self._picture)
+        if self._mode != "picture" and not self._mask.isNull():
+            self._draw_overlay(painter, place)
+        painter.setPen(QPen(QColor(theme.line)))
+        painter.drawRect(frame.adjusted(0, 0, -1, -1))
+        self._draw_strip(painter, QRectF(0, frame.bottom() + 3, self.width(), STRIP))
+        self._draw_caption(painter, QRect(0, frame.bottom() + 4 + STRIP, self.width(), CAPTION))
+        painter.end()
+
+    def _draw_overlay(self, painter: QPainter, place: QRect) -> None:
+        if self._drawn_in != current_theme().name:
+            self._overlay = self._coloured()
+            self._drawn_in = current_theme().name
+        painter.setOpacity(1.0 if self._mode == "mask" else self._opacity)
+        painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform, False)
+        painter.drawImage(place, self._overlay)
+        painter.setOpacity(1.0)
+
+    def _coloured(self) -> QImage:
+        """The mask in its classes' colours, what is undecided or ignored hatched."""
+        indexed = self._mask.convertToFormat(QImage.Format.Format_Grayscale8)
+        indexed.reinterpretAsFormat(QImage.Format.Format_Indexed8)
+        apart = self._undecided | {UNLEARNT}
+        clear = QColor(0, 0, 0, 0).rgba()
+        indexed.setColorTable(
+            [
+                clear if value == 0 or value in apart else QColor(class_colour(value)).rgba()
+                for value in range(256)
+            ]
+        )
+        overlay = indexed.convertToFormat(QImage.Format.Format_ARGB32_Premultiplied)
+        indexed.setColorTable([QColor(0, 0, 0).rgba() if value in apart else clear for value in range(256)])
+        where = indexed.convertToFormat(QImage.Format.Format_ARGB32_Premultiplied)
+        hatch = QImage(overlay.size(), QImage.Format.Format_ARGB32_Premultiplied)
+        hatch.fill(QColor(0, 0, 0, 60))
+        painter = QPainter(hatch)
+        painter.fillRect(hatch.rect(), hatched(current_theme().warning))
+        painter.setCompositionMode(QPainter.CompositionMode.CompositionMode_DestinationIn)
+        painter.drawImage(QPoint(0, 0), where)
+        painter.end()
+        painter = QPainter(overlay)
+        painter.drawImage(QPoint(0, 0), hatch)
+        painter.end()
+        return overlay
+
+    def _draw_strip(self, painter: QPainter, room: QRectF) -> None:
+        begin = room.left()
+        for name, share in self._row.mask_shares.items():
+            width = room.width() * share
+            is_apart = name == "ignored" or int(name) in self._undecided
+            colour = current_theme().warning if is_apart else class_colour(int(name))
+            painter.fillRect(QRectF(begin, room.top(), width, room.height()), QColor(colour))
+            begin += width
+
+    def _draw_caption(self, painter: QPainter, room: QRect) -> None:
+        theme = current_theme()
+        painter.setFont(application_font(12))
+        metrics = painter.fontMetrics()
+        tag = metrics.elidedText(self._row.label, Qt.TextElideMode.ElideRight, room.width() * 2 // 3)
+        taken = metrics.horizontalAdvance(tag) + (space(2) if tag else 0)
+        name = metrics.elidedText(
+            Path(self._row.source).stem, Qt.TextElideMode.ElideMiddle, max(0, room.width() - taken)
+        )
+        painter.setPen(QColor(theme.accent))
+        painter.drawText(room, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, name)
+        painter.setPen(QColor(theme.muted))
+        painter.drawText(room, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter, tag)
+
+
+def _fitted(size: QSize, frame: QRect) -> QRect:
+    """The whole picture in the middle of its frame."""
+    scaled = size.scaled(frame.size(), Qt.AspectRatioMode.KeepAspectRatio)
+    left, top = (frame.width() - scaled.width()) // 2, (frame.height() - scaled.height()) // 2
+    return QRect(QPoint(frame.left() + left, frame.top() + top), scaled)
+
+
+class TileGrid(QWidget):
+    """Tiles in rows, as many abreast as fit."""
+
+    def __init__(self, tiles: list[PictureTile]) -> None:
+        super().__init__()
+        self.setObjectName("clear")
+        self._tiles = tiles
+        for tile in tiles:
+            tile.setParent(self)
+        policy = QSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
+        policy.setHeightForWidth(True)
+        self.setSizePolicy(policy)
+
+    def _columns(self, width: int) -> tuple[int, int]:
+        """How many abreast, and the side of each."""
+        gap = space(2)
+        columns = max(1, (width + gap) // (SMALLEST_SIDE + gap))
+        return columns, (width - gap * (columns - 1)) // columns
+
+    def hasHeightForWidth(self) -> bool:
+        """Rows are wrapped."""
+        return True
+
+    def heightForWidth(self, width: int) -> int:
+        """As many rows as the tiles need."""
+        columns, side = self._columns(width)
+        rows = -(-len(self._tiles) // columns)
+        return rows * (side + STRIP + CAPTION + space(1)) + max(0, rows - 1) * space(2)
+
+    def sizeHint(self) -> QSize:
+        """For the width it has."""
+        width = max(self.width(), SMALLEST_SIDE)
+        return QSize(width, self.heightForWidth(width))
+
+    def minimumSizeHint(self) -> QSize:
+        """One tile."""
+        return QSize(SMALLEST_SIDE, SMALLEST_SIDE)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Put every tile in its place."""
+        super().resizeEvent(event)
+        columns, side = self._columns(self.width())
+        step = space(2)
+        for place, tile in enumerate(self._tiles):
+            row, column = divmod(place, columns)
+            tile.set_side(side)
+            tile.move(column * (side + step), row * (tile.height() + step))
