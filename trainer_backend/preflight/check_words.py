@@ -23,6 +23,7 @@ TITLES: Final[dict[str, str]] = {
     "data-read": "Data",
     "data-read-in-part": "Data",
     "data-refused": "Data",
+    "recipe-refused": "Recipe",
     "learnable": "Something to learn",
     "nothing-to-learn": "Something to learn",
     "ids-known": "Token ids",
@@ -79,7 +80,7 @@ TITLES: Final[dict[str, str]] = {
     "batch-norm-none": "BatchNorm",
     "batch-norm": "BatchNorm",
     "model-remark": "Model",
-    "not-tried": "Model checks",
+    "not-tried": "A check",
     "disk-enough": "Disk",
     "disk-short": "Disk",
 }
@@ -89,6 +90,7 @@ SENTENCES: Final[dict[str, str]] = {
     "data-read": "{count} {what} read, none left out",
     "data-read-in-part": "{count} {what} read, {left_out} left out",
     "data-refused": "{sentence}",
+    "recipe-refused": "{sentence}",
     "learnable": "{count} {what} an epoch, D = {weight} in step 1",
     "nothing-to-learn": "Nothing in the first optimizer step has a loss: its denominator D is 0. "
     "Check the data's answers or masks.",

@@ -11,12 +11,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import torch
+
 from trainer_backend.config import RunConfig
+from trainer_backend.errors import GradaccError
 from trainer_backend.preflight.check_words import WHAT_BECAME
 from trainer_backend.preflight.findings import Change, Finding, FirstWindow, State
 from trainer_backend.preflight.first_window import DataRead
 from trainer_backend.protocol import Scalar
 from trainer_backend.schedule import horizon_of, warmup_samples_of
+from trainer_backend.trainer.failures import print_whole, sentence_of
 
 Findings = Iterator[Finding]
 WRITTEN_TOKEN: Final = re.compile(r"<\|[^|<>\s]{1,40}\|>|<(?:start|end)_of_\w{1,20}>|\[/?INST\]|<</?SYS>>")
@@ -27,12 +31,18 @@ MANY_REPEATS: Final = 0.01
 
 
 def timed(check: Callable[..., Findings], *given: Any) -> Findings:  # noqa: ANN401 - the check's own
-    """A check's findings, each with what it took."""
+    """A check's findings, each with what it took. What a run would refuse is one of them, as is a defect."""
     began = time.perf_counter()
-    for finding in check(*given):
-        now = time.perf_counter()
-        yield _with_cost(finding, now - began)
-        began = now
+    try:
+        for finding in check(*given):
+            now = time.perf_counter()
+            yield _with_cost(finding, now - began)
+            began = now
+    except GradaccError as error:
+        yield found("recipe-refused", "stop", sentence=str(error))
+    except Exception as error:  # noqa: BLE001 - one check that fails leaves the others
+        print_whole(error)
+        yield found("not-tried", "waits", why=sentence_of(error))
 
 
 def _with_cost(finding: Finding, duration_s: float) -> Finding:
@@ -100,7 +110,7 @@ def check_ids(data: DataRead) -> Findings:
         yield found("ids-known", highest=highest, rows=rows)
         return
     places = (encoded.tokens >= rows).nonzero().flatten()
-    samples = encoded.starts.searchsorted(places, right=True) - 1
+    samples = torch.searchsorted(encoded.starts, places, right=True) - 1
     first = int(samples[0])
     token = int(encoded.tokens[places[0]])
     yield found(

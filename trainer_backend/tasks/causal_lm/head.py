@@ -6,6 +6,7 @@ Letters: b rows, s tokens of a row, h hidden width, v vocabulary.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterator
 from typing import Any, Final
@@ -50,7 +51,6 @@ class ScoringHead(torch.nn.Linear):
         self._score(self.scored, hidden_bsh)
         return super().forward(hidden_bsh[:, :0].detach())
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _score(self, scored: Scored, hidden_bsh: torch.Tensor) -> None:
         if hidden_bsh.shape[:2] != scored.targets.shape:
             message = f"The head got {tuple(hidden_bsh.shape)} for targets {tuple(scored.targets.shape)}."
@@ -111,6 +111,14 @@ def vocabulary_of(model: Any) -> int:  # noqa: ANN401 - a PreTrainedModel or a P
     return int(getattr(model.config.get_text_config(), "vocab_size", 0) or 0)
 
 
+@functools.cache
+def _scoring_class() -> type[ScoringHead]:
+    """`ScoringHead`, its sum left out of compiled graphs; to say so loads dynamo, which takes seconds."""
+    disable: Any = torch.compiler.disable
+    ScoringHead._score = disable(ScoringHead._score)  # type: ignore[method-assign]  # noqa: SLF001
+    return ScoringHead
+
+
 def score_in_chunks(model: Any) -> str:  # noqa: ANN401 - a PreTrainedModel or a PeftModel
     """Make `model(…, scored=Scored(…))` give a chunked loss; else the reason, and the model is as it was."""
     found = next(
@@ -125,7 +133,7 @@ def score_in_chunks(model: Any) -> str:  # noqa: ANN401 - a PreTrainedModel or a
     if shape is None:
         return "its logits are not its output layer's times a known scale, soft-capped or not"
     plain: Any = head
-    plain.__class__, plain.shape = ScoringHead, shape
+    plain.__class__, plain.shape = _scoring_class(), shape
     scoring = Scoring(name)
     hooks = (
         model.register_forward_pre_hook(scoring.before, with_kwargs=True),
