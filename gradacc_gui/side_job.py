@@ -13,7 +13,7 @@ import tomlkit
 from PySide6.QtCore import QObject, QProcess, QProcessEnvironment, QTimer, Signal
 
 from gradacc_gui.session.background import Background
-from gradacc_gui.session.interpreter import installs, probe, trainer_environment
+from gradacc_gui.session.interpreter import Interpreter, installs, probe, trainer_environment
 from gradacc_gui.words import tr
 from trainer_backend.errors import GradaccError
 from trainer_backend.recipe import parse_document
@@ -79,8 +79,16 @@ class SideJob(QObject):
         """Whether it is under way, or about to be."""
         return self._process is not None or self._background is not None
 
-    def start(self, config_text: str, source_folder: Path, interpreter: str, *, name: str = "") -> None:
-        """Begin; does nothing while one is under way."""
+    def start(
+        self,
+        config_text: str,
+        source_folder: Path,
+        interpreter: str,
+        *,
+        name: str = "",
+        known: Interpreter | None = None,
+    ) -> None:
+        """Begin; does nothing while one is under way. `known`: what a probe found already."""
         if self.is_running:
             return
         self._errors, self._rest = [], b""
@@ -101,7 +109,9 @@ class SideJob(QObject):
 
         self._background = Background()
         self._background.submit(
-            lambda: prepare(config_text, source_folder, interpreter, name or "recipe"), ready, refused
+            lambda: prepare(config_text, source_folder, known or interpreter, name or "recipe"),
+            ready,
+            refused,
         )
         self._timer.start()
 
@@ -224,9 +234,9 @@ class SideJob(QObject):
             self._folder = ""
 
 
-def prepare(config_text: str, source_folder: Path, interpreter: str, name: str) -> PreparedJob:
+def prepare(config_text: str, source_folder: Path, interpreter: str | Interpreter, name: str) -> PreparedJob:
     """Probe the interpreter and lay the recipe down. Waits: for a thread. Raises GradaccError."""
-    found = probe(interpreter).check()
+    found = (interpreter if isinstance(interpreter, Interpreter) else probe(interpreter)).check()
     waiting = installs(found)
     if waiting:
         names = ", ".join(step.need.package for step in waiting)

@@ -16,6 +16,7 @@ from gradacc_gui.checking.picture_panel import PicturePanel
 from gradacc_gui.checking.token_panel import TokenPanel
 from gradacc_gui.checking.values_panel import ValuesPanel
 from gradacc_gui.checking.verdict_bar import VerdictBar, figures_of, verdict_words
+from gradacc_gui.session.interpreter import Interpreter
 from gradacc_gui.theme import space
 from gradacc_gui.widgets.parts import SELECTABLE, Notice, Panel, button, label, put
 from gradacc_gui.words import tr
@@ -55,6 +56,7 @@ class CheckView(QWidget):
         self._asked: Asked | None = None
         self._accepted: frozenset[str] = frozenset()
         self._current: Asked | None = None
+        self._known: Interpreter | None = None
         self.process = CheckProcess(self)
         self.process.heard.connect(self._hear)
         self.process.finished.connect(self._finish)
@@ -116,8 +118,9 @@ class CheckView(QWidget):
 
     # ---------------------------------------------------------------------------------- its surface
 
-    def check(self, asked: Asked) -> None:
-        """Check a recipe; one that is being checked already goes on."""
+    def check(self, asked: Asked, known: Interpreter | None = None) -> None:
+        """Check a recipe; one that is being checked already goes on. `known`: the interpreter, if probed."""
+        self._known = known
         if self.process.is_running:
             if asked == self._asked:
                 return
@@ -130,7 +133,7 @@ class CheckView(QWidget):
         self._forget()
         self._set_state("running")
         text, folder, name, python = asked
-        self.process.start(text, folder, python, name=name)
+        self.process.start(text, folder, python, name=name, known=known)
 
     def refuse(self, sentence: str) -> None:
         """The form has a fault, so there is nothing to check."""
@@ -264,7 +267,7 @@ class CheckView(QWidget):
     def _cancelled(self) -> None:
         if self._asked is not None and self.state == "running":
             asked, self._asked = self._asked, None
-            self.check(asked)
+            self.check(asked, self._known)
 
     def _accept(self, code: str) -> None:
         self._accepted |= {code}
@@ -273,7 +276,7 @@ class CheckView(QWidget):
 
     def _again(self) -> None:
         if self._current is not None:
-            self.check(self._current)
+            self.check(self._current, self._known)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Where it is narrow the side column takes less."""

@@ -233,7 +233,7 @@ def _evidence(entry: ValueShare, shares: ClassShares) -> str:
     where = (
         tr("It lies in thin lines between classes, as borders do.")
         if shares.forms_borders
-        else tr("It does not lie only between classes: a border would be a thin line.")
+        else tr("A border would be a thin line between two classes, below 10 %.")
     )
     words = tr("It covers {share} of all pixels, in {files:,} of {all:,} masks, and is no class. {where}")
     return words.format(share=_percent(entry.share), files=entry.files, all=shares.files, where=where)

@@ -14,6 +14,8 @@ from gradacc_gui.words import tr
 from trainer_backend.preflight.check_words import cost, sentence, title
 from trainer_backend.preflight.findings import Change, Finding
 
+DECISIONS: Final = frozenset({"masks-undecided", "range-unknown"})
+"""Stops that are no mistake: only a person knows what is meant."""
 ACTIONS: Final[dict[str, str]] = {
     "ids-beyond": "Add rows to the embedding",
     "n-exceeds": "Use N = {value}",
@@ -85,11 +87,12 @@ class FindingsPanel(Panel):
 
     def _stop(self, finding: Finding, *, is_accepted: bool) -> QWidget:
         frame = QFrame()
-        set_role(frame, "notice-warning" if is_accepted else "notice-bad")
+        is_mild = is_accepted or finding.code in DECISIONS
+        set_role(frame, "notice-warning" if is_mild else "notice-bad")
         column = QVBoxLayout(frame)
         column.setContentsMargins(space(3), space(2), space(3), space(3))
         column.setSpacing(space(1))
-        token = "warning" if is_accepted else "bad"
+        token = "warning" if is_mild else "bad"
         column.addLayout(self._head(finding, "warning", token, f"strong-{token}"))
         column.addWidget(_sentence(finding))
         row = QHBoxLayout()
@@ -152,7 +155,7 @@ class FindingsPanel(Panel):
         for line, finding in enumerate(findings):
             grid.addWidget(IconLabel("check", "ok", 16), line, 0, Qt.AlignmentFlag.AlignTop)
             grid.addWidget(label(title(finding, tr)), line, 1, Qt.AlignmentFlag.AlignTop)
-            grid.addWidget(label(sentence(finding, tr), "muted", wrap=True), line, 2)
+            grid.addWidget(label(sentence(finding, tr), "help", wrap=True), line, 2)
             grid.addWidget(
                 label(cost(finding.duration_s), "help"), line, 3,
                 Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignTop,

@@ -7,7 +7,7 @@ from typing import Final
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QHBoxLayout, QScrollArea, QSlider, QVBoxLayout
 
-from gradacc_gui.checking.picture_tile import PictureTile, TileGrid
+from gradacc_gui.checking.picture_tile import PictureTile, TileGrid, TileGroup
 from gradacc_gui.theme import space
 from gradacc_gui.widgets.parts import Panel, Segments, clear_widget, label, rule
 from gradacc_gui.words import tr
@@ -20,7 +20,7 @@ class PicturePanel(Panel):
     """Tiles with their masks; how strong the masks are drawn is chosen below."""
 
     def __init__(self) -> None:
-        super().__init__(tr("First optimizer step, as the model will see it"))
+        super().__init__(tr("First optimizer step"))
         self.tiles: list[PictureTile] = []
         self.mode = Segments(
             [("both", tr("Image and mask")), ("picture", tr("Image")), ("mask", tr("Mask"))],
@@ -30,6 +30,7 @@ class PicturePanel(Panel):
         self.head.addWidget(self.mode)
         self.area = QScrollArea()
         self.area.setWidgetResizable(True)
+        self.area.setObjectName("clear")
         self.area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.body.addWidget(self.area, 1)
         self.body.addWidget(rule())
@@ -53,6 +54,10 @@ class PicturePanel(Panel):
     def show_window(self, window: FirstWindow, undecided: frozenset[int]) -> None:
         """The micro-batches of another first step."""
         self.tiles = []
+        self.hint.setText(
+            tr("{steps:,} micro-batches of {size:,}").format(steps=window.steps, size=window.micro_batch_size)
+        )
+        groups: list[TileGroup] = []
         holder = clear_widget()
         column = QVBoxLayout(holder)
         column.setContentsMargins(0, 0, space(2), 0)
@@ -61,16 +66,11 @@ class PicturePanel(Panel):
             rows = [row for row in batch.rows if isinstance(row, PictureRow)]
             if not rows or len(self.tiles) >= MOST_TILES:
                 continue
-            head = QHBoxLayout()
-            head.setSpacing(space(2))
-            words = tr("Micro-batch {number:,} of {steps:,}")
-            head.addWidget(label(words.format(number=number, steps=window.steps), "title"))
-            head.addWidget(label(_share(batch.weights, len(rows)), "help"))
-            head.addStretch(1)
-            column.addLayout(head)
             tiles = [PictureTile(row, undecided) for row in rows]
             self.tiles += tiles
-            column.addWidget(TileGrid(tiles))
+            words = tr("Micro-batch {number:,}").format(number=number)
+            groups.append(TileGroup(title=words, more=_share(batch.weights, len(rows)), tiles=tiles))
+        column.addWidget(TileGrid(groups))
         column.addStretch(1)
         self.area.setWidget(holder)
         has_masks = any(tile.row.mask for tile in self.tiles)
@@ -88,6 +88,4 @@ def _share(weights: dict[str, float], count: int) -> str:
     pictures = tr("1 picture") if count == 1 else tr("{count:,} pictures").format(count=count)
     if not weights:
         return pictures
-    return tr("{pictures}, {weight:,.10g} of D").format(
-        pictures=pictures, weight=next(iter(weights.values()))
-    )
+    return tr("{weight:,.10g} of D").format(weight=next(iter(weights.values())))

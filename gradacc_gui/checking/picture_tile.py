@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from PySide6.QtCore import QPoint, QRect, QRectF, QSize, Qt
-from PySide6.QtGui import QBrush, QColor, QImage, QPainter, QPaintEvent, QPen, QResizeEvent
-from PySide6.QtWidgets import QSizePolicy, QWidget
+from PySide6.QtGui import QBrush, QColor, QImage, QPainter, QPaintEvent, QPen, QPixmap, QResizeEvent
+from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QWidget
 
 from gradacc_gui.theme import application_font, current_theme, mix, space
+from gradacc_gui.widgets.parts import ElidedLabel, label
 from gradacc_gui.words import tr
 from trainer_backend.preflight.findings import PictureRow
 
 SMALLEST_SIDE: Final = 118
+LARGEST_SIDE: Final = 240
+HEADING: Final = 22
 STRIP: Final = 5
 CAPTION: Final = 18
 UNLEARNT: Final = 255
@@ -29,8 +34,16 @@ def class_colour(value: int) -> str:
 
 
 def hatched(colour: str) -> QBrush:
-    """What is not decided, or has no loss."""
-    return QBrush(QColor(colour), Qt.BrushStyle.BDiagPattern)
+    """Diagonal stripes: what is not decided, or has no loss."""
+    pattern = QPixmap(8, 8)
+    pattern.fill(Qt.GlobalColor.transparent)
+    painter = QPainter(pattern)
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    painter.setPen(QPen(QColor(colour), 2.4))
+    for offset in (-8, 0, 8):
+        painter.drawLine(offset, 8, offset + 8, 0)
+    painter.end()
+    return QBrush(pattern)
 
 
 class PictureTile(QWidget):
@@ -41,7 +54,7 @@ class PictureTile(QWidget):
         self._row, self._undecided = row, undecided
         self._picture = QImage(row.picture) if row.picture else QImage()
         self._mask = QImage(row.mask) if row.mask else QImage()
-        self._overlay = QImage()
+        self._overlay, self._stripes = QImage(), QImage()
         self._drawn_in = ""
         self._mode, self._opacity = "both", 0.45
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
@@ -98,15 +111,17 @@ class PictureTile(QWidget):
 
     def _draw_overlay(self, painter: QPainter, place: QRect) -> None:
         if self._drawn_in != current_theme().name:
-            self._overlay = self._coloured()
+            self._overlay, self._stripes = self._coloured()
             self._drawn_in = current_theme().name
-        painter.setOpacity(1.0 if self._mode == "mask" else self._opacity)
         painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform, False)
+        painter.setOpacity(1.0 if self._mode == "mask" else self._opacity)
         painter.drawImage(place, self._overlay)
+        painter.setOpacity(1.0 if self._mode == "mask" else min(1.0, 2 * self._opacity))
+        painter.drawImage(place, self._stripes)
         painter.setOpacity(1.0)
 
-    def _coloured(self) -> QImage:
-        """The mask in its classes' colours, what is undecided or ignored hatched."""
+    def _coloured(self) -> tuple[QImage, QImage]:
+        """The mask in its classes' colours, and stripes where it is undecided or ignored."""
         indexed = self._mask.convertToFormat(QImage.Format.Format_Grayscale8)
         indexed.reinterpretAsFormat(QImage.Format.Format_Indexed8)
         apart = self._undecided | {UNLEARNT}
@@ -121,16 +136,13 @@ class PictureTile(QWidget):
         indexed.setColorTable([QColor(0, 0, 0).rgba() if value in apart else clear for value in range(256)])
         where = indexed.convertToFormat(QImage.Format.Format_ARGB32_Premultiplied)
         hatch = QImage(overlay.size(), QImage.Format.Format_ARGB32_Premultiplied)
-        hatch.fill(QColor(0, 0, 0, 60))
+        hatch.fill(QColor(0, 0, 0, 90))
         painter = QPainter(hatch)
         painter.fillRect(hatch.rect(), hatched(current_theme().warning))
         painter.setCompositionMode(QPainter.CompositionMode.CompositionMode_DestinationIn)
         painter.drawImage(QPoint(0, 0), where)
         painter.end()
-        painter = QPainter(overlay)
-        painter.drawImage(QPoint(0, 0), hatch)
-        painter.end()
-        return overlay
+        return overlay, hatch
 
     def _draw_strip(self, painter: QPainter, room: QRectF) -> None:
         begin = room.left()
@@ -163,24 +175,70 @@ def _fitted(size: QSize, frame: QRect) -> QRect:
     return QRect(QPoint(frame.left() + left, frame.top() + top), scaled)
 
 
-class TileGrid(QWidget):
-    """Tiles in rows, as many abreast as fit."""
+class TileGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The tiles of one micro-batch, and what stands over them."""
 
-    def __init__(self, tiles: list[PictureTile]) -> None:
+    title: str
+    more: str
+    tiles: list[PictureTile]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a group begins in the grid, and how many tiles it has abreast."""
+
+    row: int
+    column: int
+    abreast: int
+
+
+class TileGrid(QWidget):
+    """Groups of tiles one behind another, as many abreast as fit; each group under its heading."""
+
+    def __init__(self, groups: Sequence[TileGroup]) -> None:
         super().__init__()
         self.setObjectName("clear")
-        self._tiles = tiles
-        for tile in tiles:
-            tile.setParent(self)
+        self._groups = groups
+        self._heads: list[QWidget] = []
+        for group in groups:
+            head = QWidget(self)
+            head.setObjectName("clear")
+            row = QHBoxLayout(head)
+            row.setContentsMargins(0, 0, 0, 0)
+            row.setSpacing(space(2))
+            row.addWidget(label(group.title, "title"))
+            row.addWidget(ElidedLabel(group.more, "help", Qt.TextElideMode.ElideRight), 1)
+            self._heads.append(head)
+            for tile in group.tiles:
+                tile.setParent(self)
         policy = QSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
         policy.setHeightForWidth(True)
         self.setSizePolicy(policy)
 
-    def _columns(self, width: int) -> tuple[int, int]:
-        """How many abreast, and the side of each."""
+    def _sides(self, width: int) -> tuple[int, int]:
+        """How many tiles abreast, and the side of each."""
         gap = space(2)
         columns = max(1, (width + gap) // (SMALLEST_SIDE + gap))
-        return columns, (width - gap * (columns - 1)) // columns
+        largest = max((len(group.tiles) for group in self._groups), default=1)
+        columns = min(columns, max(largest, sum(len(group.tiles) for group in self._groups)))
+        return columns, min(LARGEST_SIDE, (width - gap * (columns - 1)) // columns)
+
+    def _places(self, columns: int) -> tuple[list[Place], int]:
+        """Where each group begins, and how many rows of tiles there are."""
+        places = []
+        row = column = 0
+        for group in self._groups:
+            count = len(group.tiles)
+            if column and column + count > columns:
+                row, column = row + 1, 0
+            places.append(Place(row, column, min(count, columns)))
+            if count >= columns:
+                row, column = row + -(-count // columns), 0
+            else:
+                column += count
+        return places, row + (column > 0)
+
+    def _row_height(self, side: int) -> int:
+        return HEADING + side + STRIP + CAPTION + space(2)
 
     def hasHeightForWidth(self) -> bool:
         """Rows are wrapped."""
@@ -188,9 +246,8 @@ class TileGrid(QWidget):
 
     def heightForWidth(self, width: int) -> int:
         """As many rows as the tiles need."""
-        columns, side = self._columns(width)
-        rows = -(-len(self._tiles) // columns)
-        return rows * (side + STRIP + CAPTION + space(1)) + max(0, rows - 1) * space(2)
+        columns, side = self._sides(width)
+        return self._places(columns)[1] * self._row_height(side)
 
     def sizeHint(self) -> QSize:
         """For the width it has."""
@@ -204,9 +261,11 @@ class TileGrid(QWidget):
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Put every tile in its place."""
         super().resizeEvent(event)
-        columns, side = self._columns(self.width())
-        step = space(2)
-        for place, tile in enumerate(self._tiles):
-            row, column = divmod(place, columns)
-            tile.set_side(side)
-            tile.move(column * (side + step), row * (tile.height() + step))
+        columns, side = self._sides(self.width())
+        step, tall = side + space(2), self._row_height(side)
+        for group, head, place in zip(self._groups, self._heads, self._places(columns)[0], strict=True):
+            head.setGeometry(place.column * step, place.row * tall, place.abreast * step - space(2), HEADING)
+            for number, tile in enumerate(group.tiles):
+                row, column = divmod(number, place.abreast)
+                tile.set_side(side)
+                tile.move((place.column + column) * step, (place.row + row) * tall + HEADING)

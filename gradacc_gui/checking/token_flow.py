@@ -108,7 +108,8 @@ class TokenFlow(QWidget):
                 begin = place
             if x + taken > width and x > 0:
                 y += LINE
-                x = 0.0
+                # The space before a word is not seen where the word begins a line.
+                x = -metrics.horizontalAdvance(" ") if piece.text.startswith(" ") else 0.0
                 if not is_break and boxes[begin].left() > 0:  # the word goes on the new line whole
                     for moved in range(begin, place):
                         boxes[moved].moveTo(x, y)

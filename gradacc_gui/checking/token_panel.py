@@ -72,7 +72,7 @@ class TokenPanel(Panel):
     """Rows of one micro-batch, with a legend, a way to the others, and the selected token."""
 
     def __init__(self) -> None:
-        super().__init__(tr("First optimizer step, as the model will see it"))
+        super().__init__(tr("First optimizer step"))
         self._window = FirstWindow(whole=True)
         self._shown = 0
         self._flows: list[TokenFlow] = []
@@ -82,7 +82,7 @@ class TokenPanel(Panel):
         self.area.setWidgetResizable(True)
         self.area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        self.area.viewport().setAutoFillBackground(False)
+        self.area.setObjectName("clear")
         self.body.addWidget(self.area, 1)
         self.foot = label("", "help", wrap=True)
         self.body.addWidget(rule())
@@ -108,14 +108,13 @@ class TokenPanel(Panel):
         self.cells = MicroBatchCells()
         self.cells.chosen.connect(self.show_micro_batch)
         self.which = label("", "title")
-        self.share = ElidedLabel("", "help", Qt.TextElideMode.ElideRight)
         self.length = Segments(
             [("short", tr("Shortened")), ("whole", tr("Whole text"))], tr("Length of the rows")
         )
         self.length.chosen.connect(lambda _key: self.show_micro_batch(self._shown))
         for widget in (self.previous, self.next, self.cells, self.which):
             row.addWidget(widget)
-        row.addWidget(self.share, 1)
+        row.addStretch(1)
         row.addWidget(self.length)
         self.body.addLayout(row)
 
@@ -124,9 +123,6 @@ class TokenPanel(Panel):
     def show_window(self, window: FirstWindow) -> None:
         """Another first step."""
         self._window = window
-        self.hint.setText(
-            tr("{steps:,} micro-batches of {size:,}").format(steps=window.steps, size=window.micro_batch_size)
-        )
         self.outside.setVisible(any(isinstance(row, TokenRow) and row.outside for row in window.rows))
         self.show_micro_batch(0)
 
@@ -179,7 +175,7 @@ class TokenPanel(Panel):
             words.append(tr("{weight:,.10g} of D").format(weight=next(iter(batch.weights.values()))))
         if batch.padding_ratio is not None:
             words.append(tr("{share:.0%} padding").format(share=batch.padding_ratio))
-        self.share.set_full_text(", ".join(words))
+        put(self.hint, ", ".join(words))
 
     def _row_view(self, place: int, row: object, batch: MicroBatchSeen) -> QWidget:
         holder = clear_widget()

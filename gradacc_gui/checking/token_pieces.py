@@ -14,6 +14,8 @@ LONGEST_PROMPT: Final = 160
 """Characters of a stretch without loss that are shown whole."""
 LONGEST_ANSWER: Final = 420
 """Likewise of one that is learnt."""
+LEAST_GAP: Final = 60
+"""Characters; less is not worth leaving out."""
 KEPT_BEGIN, KEPT_END = 0.6, 0.3
 """Of a longer one, which parts of the above stay."""
 
@@ -74,7 +76,7 @@ def _shortened(stretch: list[Piece]) -> list[Piece]:
         return stretch
     first = _fitting(stretch, longest * KEPT_BEGIN)
     last = len(stretch) - _fitting(stretch[::-1], longest * KEPT_END)
-    if last - first < 2:
+    if sum(len(piece.text) for piece in stretch[first:last]) < LEAST_GAP:
         return stretch
     cut = stretch[first]
     gap = Piece(kind="gap", text="", weight=cut.weight, place=cut.place, count=last - first)

@@ -71,7 +71,7 @@ class ValuesPanel(Panel):
         super().__init__(tr("Values in the pictures"))
         self.histogram = Histogram()
         self.words = label("", wrap=True)
-        self.use = button("", clicked=self._use)
+        self.use = button(tr("Use the measured range"), clicked=self._use)
         self.writes = label("", "help", wrap=True)
         self._values: PictureValues | None = None
         self.body.addWidget(self.histogram)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QVBoxLayout, QWidget
 
+from gradacc_gui.checking.findings_panel import DECISIONS
 from gradacc_gui.theme import set_role, space
 from gradacc_gui.widgets.parts import IconLabel, clear_widget, label
 from gradacc_gui.words import tr
@@ -78,7 +79,7 @@ def verdict_words(findings: Sequence[Finding], accepted: frozenset[str]) -> tupl
         else tr("{count} warnings, which do not prevent the start.").format(count=doubts)
     )
     if stops:
-        decisions = all(entry.code in {"masks-undecided", "range-unknown"} for entry in stops)
+        decisions = all(entry.code in DECISIONS for entry in stops)
         words = _stops_words(len(stops), decisions=decisions)
         named = tr("{names}.").format(names=", ".join(title(entry, tr) for entry in stops))
         return words, f"{named} {warned}" if doubts else named, "warning" if decisions else "bad"

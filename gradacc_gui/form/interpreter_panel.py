@@ -97,6 +97,15 @@ class InterpreterPanel(Panel):
         return self._answers.get(self._chosen)
 
     @property
+    def known(self) -> Interpreter | None:
+        """What a probe found; None while it is asked, or where it is no Python that trains."""
+        match self.answer:
+            case (Interpreter() as known, _):
+                return known
+            case _:
+                return None
+
+    @property
     def sentence(self) -> str:
         """Why it cannot start a run now; empty: it can, or is still being asked."""
         match self.answer:

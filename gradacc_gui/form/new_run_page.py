@@ -336,7 +336,7 @@ class FormPage(QWidget):
         """Check what stands in the form, or say which field is in the way."""
         asked = self.startable()
         if asked is not None:
-            self.checks.check(asked)
+            self.checks.check(asked, self.interpreter.known)
             return
         first = next(iter(self._faults.values()), self.interpreter.sentence)
         self.checks.refuse(tr("Fix the form first: {fault}").format(fault=first))

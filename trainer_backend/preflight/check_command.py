@@ -26,6 +26,7 @@ from trainer_backend.preflight.findings import (
     CheckProgress,
     CheckReport,
     FirstWindow,
+    MicroBatchSeen,
     PictureRow,
     TensorRow,
     TokenRow,
@@ -145,7 +146,8 @@ def without_rows(report: CheckReport) -> CheckReport:
 
 def trimmed(window: FirstWindow) -> FirstWindow:
     """With the rows of its first micro-batches only: as many as a person looks at."""
-    kept, rows, tokens = [], 0, 0
+    kept: list[MicroBatchSeen] = []
+    rows = tokens = 0
     for batch in window.micro_batches:
         count = sum(len(row.texts) for row in batch.rows if isinstance(row, TokenRow))
         if kept and (rows + len(batch.rows) > ROWS_SENT or tokens + count > TOKENS_SENT):

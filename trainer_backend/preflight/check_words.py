@@ -38,8 +38,8 @@ TITLES: Final[dict[str, str]] = {
     "warmup-fits": "Warm-up",
     "warmup-none": "Warm-up",
     "warmup-exceeds": "Warm-up",
-    "split-apart": "Training and validation",
-    "split-none": "Training and validation",
+    "split-apart": "Validation data",
+    "split-none": "Validation data",
     "split-overlaps": "Training and validation overlap",
     "repeats": "Repeated samples",
     "thinking-dropped": "Thinking is left out",
@@ -80,6 +80,7 @@ TITLES: Final[dict[str, str]] = {
     "batch-norm-none": "BatchNorm",
     "batch-norm": "BatchNorm",
     "model-remark": "Model",
+    "model-later": "Checks of the model wait",
     "not-tried": "A check",
     "disk-enough": "Disk",
     "disk-short": "Disk",
@@ -164,6 +165,8 @@ SENTENCES: Final[dict[str, str]] = {
     "batch-norm-none": "none: the loss of a sample does not depend on its micro-batch",
     "batch-norm": "{sentence}",
     "model-remark": "{sentence}",
+    "model-later": "Gradients, loss at the start, optimizer and disk are checked once nothing else stops "
+    "a start.",
     "not-tried": "Not tried: {why}.",
     "disk-enough": "2 checkpoints: {wanted} GB of {free} GB free",
     "disk-short": "Two checkpoints take {wanted} GB, and {free} GB are free in {folder}. Free some "

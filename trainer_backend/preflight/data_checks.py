@@ -121,7 +121,7 @@ def check_ids(data: DataRead) -> Findings:
         token=repr(task.tokenizer.convert_ids_to_tokens(token)),
         highest=token,
         rows=rows,
-        count=len(samples.unique()),
+        count=len(set(samples.tolist())),
     )
 
 

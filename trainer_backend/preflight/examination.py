@@ -122,7 +122,8 @@ class Examination:
             finding = self._undecided(error) or finding
         if self._recipe.config.kind in PICTURES:
             finding = self._unscaled(error) or finding
-        self._put_all(iter([msgspec.structs.replace(finding, duration_s=duration_s)]))
+        later = found("model-later", "waits")
+        self._put_all(iter([msgspec.structs.replace(finding, duration_s=duration_s), later]))
 
     def _undecided(self, error: Exception) -> Finding | None:
         """Masks that need a decision are shown with the pictures that they lie over."""
@@ -174,7 +175,10 @@ class Examination:
             from trainer_backend.preflight import picture_checks  # noqa: PLC0415 - vision's libraries
 
             self._put_all(timed(picture_checks.check_pictures, data, self._values))
-        if not self._model or any(finding.state == "stop" for finding in self._findings):
+        if not self._model:
+            return
+        if any(finding.state == "stop" for finding in self._findings):
+            self._put_all(iter([found("model-later", "waits")]))
             return
         from trainer_backend.preflight import model_checks  # noqa: PLC0415 - what a refused recipe does not need
 

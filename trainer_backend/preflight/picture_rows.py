@@ -28,6 +28,7 @@ from trainer_backend.preflight.findings import (
 )
 from trainer_backend.tasks import Datasets
 from trainer_backend.tasks.vision.masks import (
+    BORDER_SHARE,
     BORDER_VALUE,
     MaskDecisionError,
     MaskRules,
@@ -227,7 +228,9 @@ def mask_shares(
         files=len(survey.values_of),
         classes=rules.classes,
         entries=entries,
-        forms_borders=asked == {BORDER_VALUE} and len(touched) >= 2,
+        forms_borders=asked == {BORDER_VALUE}
+        and len(touched) >= 2
+        and survey.share(BORDER_VALUE) < BORDER_SHARE,
         duration_s=duration_s,
     )
 
