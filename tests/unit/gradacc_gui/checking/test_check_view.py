@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from PySide6.QtCore import QEvent, QPoint, QPointF, Qt
 from PySide6.QtGui import QImage
+from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QLabel, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
@@ -196,11 +197,12 @@ def test_a_token_tells_its_id_place_and_weight(view: CheckView, qtbot: QtBot) ->
     flow = next(found for found in view.tokens._flows if found.row is ROW or found.row == ROW)
     qtbot.waitExposed(view)
     flow.setFocus()
-    qtbot.keyClick(flow, Qt.Key.Key_Right)
+    QTest.keyClick(flow, Qt.Key.Key_Right)
     assert "id 1   place 1 of 5   weight 0 of D = 12" in view.tokens.foot.text()
     place = flow._boxes[3].center()
     assert flow.piece_at(QPointF(place)) == 3
-    qtbot.mouseClick(flow, Qt.MouseButton.LeftButton, pos=QPoint(round(place.x()), round(place.y())))
+    at = QPoint(round(place.x()), round(place.y()))
+    QTest.mouseClick(flow, Qt.MouseButton.LeftButton, Qt.KeyboardModifier.NoModifier, at)
     assert "'yes'" in view.tokens.foot.text()
     assert "weight 1 of D = 12" in view.tokens.foot.text()
 
