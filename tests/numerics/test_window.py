@@ -459,3 +459,61 @@ def test_a_loss_that_begins_to_change_its_batch_is_refused() -> None:
     accumulator.window([y(1.0), y(2.0)])
     with pytest.raises(GradaccError, match="changed its batch in place"):
         accumulator.window([y(1.0), y(2.0)])
+
+
+class OwnDropout(nn.Module):
+    """Scales its one parameter by numbers from a generator of its own, and keeps count in a late buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros((), dtype=torch.float64))
+        self.generator = torch.Generator().manual_seed(3)
+
+    def forward(self, y_b: torch.Tensor) -> torch.Tensor:
+        """Minus w times y times a draw."""
+        if not hasattr(self, "late"):
+            self.late = nn.Module()
+            self.late.register_buffer("calls", torch.zeros(()))
+        self.late.get_buffer("calls").add_(1)
+        return -(self.w * y_b * torch.rand(y_b.shape, generator=self.generator, dtype=torch.float64)).sum()
+
+
+def test_what_a_window_draws_and_counts_is_taken_back_with_it() -> None:
+    """A generator of the module's own, and a buffer of a module that came later, in a replay too."""
+    model = OwnDropout()
+
+    def loss(net: nn.Module, y_b: torch.Tensor) -> LossTerm:
+        return LossTerm(net(y_b), y_b.numel())
+
+    accumulator = Accumulator(model, torch.optim.SGD(model.parameters(), lr=1.0), loss)
+    accumulator.window([y(1.0)])
+    window = [y(1.0, 2.0), y(3.0)]
+    first, _ = accumulator.gradients(window)
+    again, _ = accumulator.gradients(window)
+    assert torch.equal(first["w"], again["w"])
+    assert model.late.get_buffer("calls").item() == 1.0
+
+
+def test_global_generators_that_are_first_used_late_are_taken_back_to_their_own_window() -> None:
+    """Python's and NumPy's: used for the first time in window 5, and replayed in window 6."""
+    import random
+
+    import numpy as np
+
+    drawn: list[tuple[float, float]] = []
+    uses = iter([False] * 4 + [True] * 9)
+
+    def loss(net: nn.Module, y_b: torch.Tensor) -> LossTerm:
+        assert isinstance(net, Probe)
+        if next(uses):
+            drawn.append((random.random(), np.random.normal()))  # noqa: S311, NPY002 - users' code does
+        return LossTerm(-(net.w * y_b).sum(), y_b.numel())
+
+    _, accumulator = probe(loss=loss)
+    for _ in range(5):
+        accumulator.window([y(1.0)])
+    for _ in range(3):
+        accumulator.gradients([y(1.0)])
+    assert len(drawn) == 4
+    assert drawn[1] == drawn[2] == drawn[3]
+    assert drawn[0] != drawn[1]

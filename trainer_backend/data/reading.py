@@ -27,7 +27,9 @@ class MapReader(torch.utils.data.Dataset[Any]):
         self._seed = seed
         self._random = is_random(dataset)
         self._many = getattr(dataset, "__getitems__", None) if not self._random else None
-        plain = type(dataset) is TensorDataset and collate is default_collate
+        own_collate = type(dataset) is TensorDataset and collate is not default_collate
+        self._random_collate = self._random or own_collate  # a TensorDataset promises nothing of that
+        plain = type(dataset) is TensorDataset and not own_collate
         self._tensors = dataset.tensors if plain else None
 
     def __getitem__(self, wanted: tuple[Cut, list[int]]) -> tuple[Any, tuple[int, ...]]:
@@ -35,13 +37,19 @@ class MapReader(torch.utils.data.Dataset[Any]):
         cut, indices = wanted
         if self._tensors is not None:  # one gather a tensor: what stacking its samples would give
             return [tensor[indices] for tensor in self._tensors], tuple(indices)
-        if not self._random:
-            samples = self._many(indices) if self._many else [self._dataset[index] for index in indices]
-            return self._collate(samples), tuple(indices)
+        if not self._random_collate:
+            return self._collate(self._plain_samples(indices)), tuple(indices)
         with borrowed() if get_worker_info() is None else nullcontext():
-            samples = [self._sample(cut.epoch, index) for index in indices]
+            if self._random:
+                samples = [self._sample(cut.epoch, index) for index in indices]
+            else:
+                samples = self._plain_samples(indices)
             seed_all(mixed(self._seed, cut.epoch, cut.start, _COLLATE))
             return self._collate(samples), tuple(indices)
+
+    def _plain_samples(self, indices: list[int]) -> list[Any]:
+        """Of a data set that draws nothing."""
+        return self._many(indices) if self._many else [self._dataset[index] for index in indices]
 
     def _sample(self, epoch: int, index: int) -> Any:  # noqa: ANN401 - any sample
         seed_all(mixed(self._seed, epoch, index))

@@ -31,6 +31,7 @@ from trainer_backend.engine.passes import Passes
 from trainer_backend.engine.precision import LossScaler, Precision, autocast
 from trainer_backend.engine.private_api import multiply_each
 from trainer_backend.engine.ranks import Ranks
+from trainer_backend.engine.snapshot import owners_of
 from trainer_backend.engine.sums import Sums
 from trainer_backend.engine.weight_copies import WeightCopies
 from trainer_backend.engine.window import Feed, NonFiniteError, WindowResult, WindowTotals
@@ -120,6 +121,7 @@ class Accumulator:
             masters=self._weights.masters, scaler=self._scaler, ranks=self._ranks, report=on_micro_batch,
             own_gradients=own_gradients,
             deferred=self.device.type != "cpu" if deferred is None else deferred,
+            owners=owners_of(loss),
             on_batch_change=lambda path: self._emit(
                 Warned(code="loss-changes-batch", values={"tensor": path})
             ),

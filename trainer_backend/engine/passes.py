@@ -48,13 +48,14 @@ class Passes:
         own_gradients: bool = False,
         deferred: bool = False,
         on_batch_change: Callable[[str], None] = lambda _: None,
+        owners: Sequence[Any] = (),
     ) -> None:
         self.micro = MicroBatches(
             model, loss, device=device, autocast=autocast, scaler=scaler, report=report,
             own_gradients=own_gradients, deferred=deferred, on_batch_change=on_batch_change,
         )  # fmt: skip
         self.denominators = self.micro.denominators
-        self.snapshot = Snapshot(model, device)
+        self.snapshot = Snapshot(model, device, owners)
         self._model = model
         self._parameters = list(model.parameters())
         self._optimizer = optimizer

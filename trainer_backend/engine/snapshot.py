@@ -2,41 +2,104 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
 
 import torch
 
 from trainer_backend.engine.private_api import copy_each, places_of_buffers
 
+_TWISTER_BYTES: Final = 624 * 4 + 4
+"""The words of a Mersenne Twister's state and its place among them."""
 
-class _SlowState:
-    """A global generator that few models use and that takes 15 to 70 µs to read.
 
-    It is read at the first windows and at every 16th; at each one as soon as it was seen to change.
+class _GlobalState:
+    """A process-wide generator, read at each window's start where it may have been used since.
+
+    NumPy's takes 40 µs to read, so its raw memory is compared first (0.3 µs). Once it was used it is read
+    at every window: a cached second normal number changes nothing in that memory.
     """
 
-    def __init__(self, read: Callable[[], Any], write: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        read: Callable[[], Any],
+        write: Callable[[Any], None],
+        fingerprint: Callable[[], bytes | None] = lambda: None,
+    ) -> None:
         self._read = read
         self._write = write
+        self._fingerprint = fingerprint
+        self._known: bytes | None = None
         self._state: Any = None
-        self._windows = 0
         self._used = False
 
     def take(self) -> None:
         """Read the generator's state at a window's start, where that is due."""
-        if self._used or self._windows < 2 or self._windows % 16 == 0:
-            state = self._read()
-            self._used = self._used or (self._state is not None and not _equal(state, self._state))
-            self._state = state
-        self._windows += 1
+        known = None if self._used else self._fingerprint()
+        if known is None or known != self._known:
+            self._used = self._used or self._known is not None
+            self._state, self._known = self._read(), known
 
     def restore(self) -> None:
         """Back to the window's start."""
         if self._state is not None:
             self._write(self._state)
+
+
+def _numpy_fingerprint(numpy: Any) -> Callable[[], bytes | None]:  # noqa: ANN401 - an optional library
+    """Reads the memory of NumPy's legacy generator: a Mersenne Twister's 624 words and its place."""
+
+    def read() -> bytes | None:
+        generator = numpy.random.get_bit_generator()
+        if type(generator) is not numpy.random.MT19937:
+            return None
+        address = generator.ctypes.state_address
+        return bytes((ctypes.c_char * _TWISTER_BYTES).from_address(getattr(address, "value", address)))
+
+    return read
+
+
+def own_generators(*owners: Any) -> Iterator[tuple[str, torch.Generator]]:  # noqa: ANN401 - any objects
+    """Generators of torch that a model's modules, or other objects, hold as attributes, with their paths.
+
+    A dropout with a generator of its own is such; torch knows of none of them.
+    """
+    seen: set[int] = set()
+    for owner in owners:
+        named = owner.named_modules() if isinstance(owner, torch.nn.Module) else [("", owner)]
+        for path, holder in named:
+            for name, value in list(getattr(holder, "__dict__", {}).items()):
+                if isinstance(value, torch.Generator) and id(value) not in seen:
+                    seen.add(id(value))
+                    yield f"{type(owner).__name__}.{path}{'.' if path else ''}{name}", value
+
+
+def owners_of(function: Any) -> tuple[Any, ...]:  # noqa: ANN401 - the user's own
+    """What a loss may draw from besides the model: the object that it is a method of, itself, its closure."""
+    inner = getattr(function, "func", function)  # functools.partial
+    cells = getattr(inner, "__closure__", None) or ()
+    held = []
+    for cell in cells:
+        try:
+            held.append(cell.cell_contents)
+        except ValueError:  # a name that was not bound yet
+            continue
+    bare = [_Held(value) for value in held if isinstance(value, torch.Generator)]
+    return (
+        getattr(inner, "__self__", inner),
+        *bare,
+        *(value for value in held if hasattr(value, "__dict__")),
+    )
+
+
+class _Held:
+    """A generator that a closure holds, as an attribute."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self.generator = generator
 
 
 class Snapshot:
@@ -45,22 +108,27 @@ class Snapshot:
     Buffers are found through their modules each time, since a forward may assign a new tensor.
     """
 
-    def __init__(self, model: torch.nn.Module, device: torch.device) -> None:
+    def __init__(self, model: torch.nn.Module, device: torch.device, owners: Sequence[Any] = ()) -> None:
+        """`owners`: what else may hold generators that a window draws from, such as the task."""
         self._device = device
-        self._places = places_of_buffers(model)
+        self._model = model
+        self._owners = owners
+        self._windows = 0
+        self._generators: list[torch.Generator] = []
+        """Of the model and the owners: the inventory is taken at the first windows and at every 16th."""
+        self._own: list[tuple[torch.Generator, torch.Tensor]] = []
         self._held: list[tuple[dict[str, torch.Tensor | None], str, torch.Tensor]] = []
         self._copies: list[torch.Tensor] = []
         self._torch_state: torch.Tensor | None = None
         self._device_state: torch.Tensor | None = None
-        self._python = _SlowState(random.getstate, random.setstate)
-        numpy = sys.modules.get("numpy")
-        self._numpy = None if numpy is None else _SlowState(numpy.random.get_state, numpy.random.set_state)
+        self._python = _GlobalState(random.getstate, random.setstate)
+        self._numpy: _GlobalState | None = None
 
     def take(self) -> None:
         """Remember this moment. Copies go into memory that is kept from window to window."""
         held = [
             (place, name, buffer)
-            for place in self._places
+            for place in places_of_buffers(self._model)  # each time: a module may have been added
             if place
             for name, buffer in place.items()
             if buffer is not None
@@ -68,13 +136,25 @@ class Snapshot:
         if held or self._held:
             self._copy(held)
         self._torch_state = torch.get_rng_state()
+        if self._windows < 2 or self._windows % 16 == 0:
+            self._generators = [own for _, own in own_generators(self._model, *self._owners)]
+        self._windows += 1
+        self._own = [(own, own.get_state()) for own in self._generators]
         self._python.take()
-        if self._numpy is not None:
-            self._numpy.take()
+        self._take_numpy()
         if self._device.type == "cuda":
             self._device_state = torch.cuda.get_rng_state(self._device)
         elif self._device.type == "mps":
             self._device_state = torch.mps.get_rng_state()
+
+    def _take_numpy(self) -> None:
+        numpy = sys.modules.get("numpy")  # user code may import it after the first window
+        if numpy is None:
+            return
+        if self._numpy is None:
+            legacy = numpy.random
+            self._numpy = _GlobalState(legacy.get_state, legacy.set_state, _numpy_fingerprint(numpy))
+        self._numpy.take()
 
     def restore(self) -> None:
         """Go back to that moment, buffers and RNGs."""
@@ -82,6 +162,8 @@ class Snapshot:
         if self._torch_state is not None:
             torch.set_rng_state(self._torch_state)
             self._python.restore()
+        for own, state in self._own:
+            own.set_state(state)
         if self._numpy is not None:
             self._numpy.restore()
         if self._device_state is not None:
@@ -128,10 +210,3 @@ class Snapshot:
             with torch.no_grad():
                 copy_each(self._copies, buffers)
         self._held = held
-
-
-def _equal(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    """Whether two states are the same; numpy's holds an array."""
-    return all(
-        bool((a == b).all()) if hasattr(a, "shape") else a == b for a, b in zip(one, other, strict=True)
-    )

@@ -129,6 +129,28 @@ def test_any_position_can_be_taken_up(kind: Any, workers: int) -> None:
     assert before + everything(second) == everything(stream_of(kind(), workers=workers))
 
 
+def noisy(samples: list[Any]) -> torch.Tensor:
+    """A collate that draws, as augmentation of whole micro-batches does."""
+    rows_bf = torch.stack([sample[0] for sample in samples])
+    return rows_bf + torch.rand(rows_bf.shape, dtype=rows_bf.dtype)
+
+
+def test_a_collate_that_draws_gives_the_same_under_any_workers() -> None:
+    """Also over a TensorDataset, which itself draws nothing."""
+    data = torch.utils.data.TensorDataset(torch.arange(23.0, dtype=torch.float64)[:, None])
+    options: dict[str, Any] = {
+        "seed": 1, "shuffle": True, "epochs": 1, "max_samples": None, "tail": "step",
+        "device": torch.device("cpu"),
+    }  # fmt: skip
+    found = []
+    for workers in (0, 2):
+        torch.manual_seed(workers)
+        stream = make_stream(data, noisy, num_workers=workers, **options)
+        found.append(rows(stream, *([(3, 2)] * 4)))
+        stream.close()
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("kind", [Numbered, Counting, Stateful])
 def test_a_length_that_ends_inside_a_window_ends_after_the_last_whole_one(kind: Any) -> None:
     """With tail = drop: two windows of 8 of 20 samples, and then the data is over, which is no fault."""
