@@ -408,3 +408,48 @@ def test_every_optimizer_goes_on_bit_for_bit_from_a_checkpoint(tmp_path: Path, n
     assert run_here(parted) == 0
     assert len(events(parted, RunStarted)) == 2
     assert_same_bits(end_state(whole), end_state(parted))
+
+
+EXTRA_STATE = """
+import torch
+from trainer_backend.tasks import Datasets, LossTerm
+
+class Counts(torch.nn.Linear):
+    calls = 0
+    def get_extra_state(self):
+        return {"calls": self.calls, "names": ["a"]} if not OBJECT else object()
+    def set_extra_state(self, state):
+        self.calls = state["calls"]
+    def forward(self, x):
+        self.calls += self.training
+        return super().forward(x)
+
+class Task:
+    def model(self):
+        torch.manual_seed(0)
+        return Counts(2, 1)
+    def datasets(self):
+        return Datasets(train=[torch.ones(2)] * 64)
+    def loss(self, model, batch):
+        return LossTerm(model(batch).sum(), len(batch))
+"""
+
+
+def test_a_models_extra_state_comes_back_at_resume(tmp_path: Path) -> None:
+    """It was trained and saved, and could never be resumed; what JSON cannot hold is refused first."""
+    path = tmp_path / "counts.py"
+    path.write_text(EXTRA_STATE.replace("OBJECT", "False"), encoding="utf-8")
+    recipe = {
+        "run": {"max_samples": 8, "device": "cpu"},
+        "accumulation": {"micro_batch_size": 2, "gradient_accumulation_steps": 2},
+    }
+    run = make_run(tmp_path, recipe, module=path)
+    assert run_here(run) == 0
+    (first,) = checkpoints_in(run.checkpoints_path).values()
+    assert checkpoint.read(first).state["model_extra"]["_extra_state"]["names"] == ["a"]
+    set_recipe(run, **{"run.max_samples": 16})
+    assert run_here(run) == 0
+    path.write_text(EXTRA_STATE.replace("OBJECT", "True"), encoding="utf-8")
+    refused = make_run(tmp_path, recipe, module=path)
+    assert run_here(refused) == 1
+    assert "get_extra_state gives object" in events(refused, RunFailed)[-1].reason

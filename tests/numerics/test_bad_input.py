@@ -167,3 +167,27 @@ def test_state_saved_and_loaded_goes_on_bit_for_bit(precision: Any) -> None:
     ):
         assert torch.equal(one, two), name
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+
+
+class Lone(torch.nn.Module):
+    """One parameter."""
+
+    def __init__(self, parameter: torch.Tensor) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(parameter)
+
+
+@pytest.mark.parametrize(
+    ("model", "make", "words"),
+    [
+        (lambda: torch.nn.Embedding(4, 2, sparse=True), torch.optim.SGD, "sparse = True"),
+        (lambda: Lone(torch.zeros(2, dtype=torch.complex64)), torch.optim.SGD, "the parameter w is complex"),
+        (lambda: torch.nn.Linear(2, 2), torch.optim.LBFGS, "LBFGS"),
+    ],
+)
+def test_what_could_not_be_accumulated_is_refused_before_training(model: Any, make: Any, words: str) -> None:
+    """Not in window 1, by an error of torch's own."""
+    made = model()
+    with pytest.raises(GradaccError) as caught:
+        Accumulator(made, make(made.parameters(), lr=0.1), lambda _m, _b: LossTerm(torch.zeros(()), 1))
+    assert words.lower() in str(caught.value).lower()

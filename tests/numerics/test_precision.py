@@ -217,3 +217,77 @@ def test_the_one_pass_inside_the_fused_step_equals_three_passes(name: str, dtype
     found = dict(model.named_parameters())
     limit = RELATIVE * 10 if dtype == torch.float64 else 1e-5
     assert relative_error(found, dict(twin.named_parameters())) <= limit  # type: ignore[arg-type]
+
+
+def halves(*sizes: int) -> list[torch.nn.Parameter]:
+    """bf16 parameters of ones."""
+    return [torch.nn.Parameter(torch.ones(size, dtype=torch.bfloat16)) for size in sizes]
+
+
+class Several(torch.nn.Module):
+    """Sums its parameters' products with the batch."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
+        super().__init__()
+        self.parts = torch.nn.ParameterList(parameters)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """0-d, fp32."""
+        return torch.stack([(part.float() * x[0]).sum() for part in self.parts]).sum()
+
+
+def several_loss(model: torch.nn.Module, x: torch.Tensor) -> LossTerm:
+    """The sum over the batch's one number."""
+    return LossTerm(model(x), x.shape[0])
+
+
+def test_moments_of_an_optimizer_that_has_stepped_go_over_to_its_masters() -> None:
+    """They were left behind under the half parameters' keys, and training began anew in silence."""
+    model = Several(halves(3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    several_loss(model, torch.ones(1)).total.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    optimizer.zero_grad()
+    accumulator = Accumulator(model, optimizer, several_loss)
+    (leaf,) = optimizer.param_groups[0]["params"]
+    assert leaf.dtype == torch.float32
+    assert optimizer.state[leaf]["step"].item() == 1
+    assert optimizer.state[leaf]["exp_avg"].dtype == torch.float32
+    accumulator.window([torch.ones(1)])
+    assert optimizer.state[leaf]["step"].item() == 2
+
+
+def test_a_half_group_that_is_added_later_gets_masters() -> None:
+    """A thousandth of itself does not move a bf16 parameter."""
+    model = Several(halves(2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    accumulator = Accumulator(model, optimizer, several_loss)
+    accumulator.window([torch.ones(1)])
+    (late,) = halves(2)
+    model.parts.append(late)
+    optimizer.add_param_group({"params": [late]})
+    for _ in range(8):
+        accumulator.window([torch.ones(1)])
+    leaves = [leaf for group in optimizer.param_groups for leaf in group["params"]]
+    assert [leaf.dtype for leaf in leaves] == [torch.float32] * 2
+    assert leaves[1].tolist() == pytest.approx([1 - 8e-3] * 2, rel=1e-6)
+    assert late.float().tolist() == pytest.approx([1 - 8e-3] * 2, rel=4e-3)
+    assert set(accumulator.state_dict()[0]) == {"master.parts.0", "master.parts.1"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_parameter_that_only_the_optimizer_holds_is_part_of_the_gradient(dtype: torch.dtype) -> None:
+    """A learned temperature outside the model: in `gradients()`, and in a checkpoint of masters."""
+    temperature = torch.nn.Parameter(torch.full((), 2.0, dtype=dtype))
+    model = torch.nn.Linear(1, 1, bias=False).to(dtype)
+
+    def loss(net: torch.nn.Module, x: torch.Tensor) -> LossTerm:
+        return LossTerm((net(x) * temperature).double().sum(), x.shape[0])
+
+    optimizer = torch.optim.SGD([*model.parameters(), temperature], lr=0.1)
+    accumulator = Accumulator(model, optimizer, loss)
+    gradients, _ = accumulator.gradients([torch.ones(2, 1, dtype=dtype)])
+    assert set(gradients) == {"weight", "optimizer.0.1"}
+    assert gradients["optimizer.0.1"].item() == pytest.approx(float(model.weight.detach()), rel=1e-2)
+    tensors, values = accumulator.state_dict()
+    accumulator.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, values)

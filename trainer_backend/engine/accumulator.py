@@ -26,7 +26,7 @@ from trainer_backend.engine.judge import Judge
 from trainer_backend.engine.micro_batches import Loss
 from trainer_backend.engine.norms import total_norm
 from trainer_backend.engine.optimizer_step import OptimizerStep, clip_factor, is_usable
-from trainer_backend.engine.optimizers import prepare_state
+from trainer_backend.engine.optimizers import prepare_state, refuse_untrainable
 from trainer_backend.engine.passes import Passes
 from trainer_backend.engine.precision import LossScaler, Precision, autocast
 from trainer_backend.engine.private_api import multiply_each
@@ -93,6 +93,7 @@ class Accumulator:
             raise GradaccError(
                 "There is no loss to train with: give loss(model, batch) that returns a LossTerm."
             )
+        refuse_untrainable(model, optimizer)
         self.model = model
         self.optimizer = optimizer
         self.device = torch.device(device) if device is not None else next(model.parameters()).device

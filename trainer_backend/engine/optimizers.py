@@ -195,3 +195,26 @@ def load_optimizer_state(
             f"({error}). Resume with the recipe that the run was started with."
         )
         raise GradaccError(message) from error
+
+
+def refuse_untrainable(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Raises `GradaccError` for what would fail in window 1 with an error of torch's own."""
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise GradaccError(
+            "LBFGS evaluates the loss several times in one step, so it cannot step on an accumulated"
+            " gradient. Use AdamW or SGD."
+        )
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse:
+            message = (
+                f"{name or type(module).__name__} is an embedding with sparse = True; its sparse gradients"
+                " cannot be accumulated in one pass. Make it with sparse = False."
+            )
+            raise GradaccError(message)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.is_complex():
+            message = (
+                f"The parameter {name} is complex, and gradients are summed, scaled and clipped as real"
+                " numbers. Keep it as two real ones (torch.view_as_real)."
+            )
+            raise GradaccError(message)

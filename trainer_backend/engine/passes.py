@@ -60,6 +60,7 @@ class Passes:
         self._parameters = list(model.parameters())
         self._optimizer = optimizer
         self._device = device
+        self._masters = masters
         self._half_of = {} if masters is None else {master: half for half, master in masters.of.items()}
         self._scaler = scaler
         self._ranks = ranks
@@ -75,7 +76,11 @@ class Passes:
         self, *, step: int, samples_seen: int, tokens_seen: int, sample_norms: bool, first_norm: bool
     ) -> None:
         """Window `step` begins: empty gradients, remember buffers and RNGs."""
-        self.micro.leaves = [leaf for group in self._optimizer.param_groups for leaf in group["params"]]
+        leaves = [leaf for group in self._optimizer.param_groups for leaf in group["params"]]
+        if len(leaves) != len(self.micro.leaves) and self._masters is not None and self._masters.adopt():
+            leaves = [leaf for group in self._optimizer.param_groups for leaf in group["params"]]
+            self._half_of = {master: half for half, master in self._masters.of.items()}
+        self.micro.leaves = leaves
         self.clear()
         self._step = step
         self.micro.start(step, samples_seen=samples_seen, tokens_seen=tokens_seen, first_norm=first_norm)

@@ -33,19 +33,38 @@ class Masters:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.of: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
         self._hooks: list[Any] = []
-        for group in optimizer.param_groups:
+        self._optimizer = optimizer
+        self._halves: list[torch.Tensor] = []
+        self._masters: list[torch.Tensor] = []
+        self.adopt()
+
+    def adopt(self) -> bool:
+        """Give masters to half parameters that have none: all at first, later those of an added group."""
+        known = len(self.of)
+        masters = set(self.of.values())
+        for group in self._optimizer.param_groups:
             for parameter in group["params"]:
-                if not optimizer.state.get(parameter):
-                    optimizer.state.pop(parameter, None)  # an empty entry, made by looking
-            group["params"] = [self._adopted(parameter) for parameter in group["params"]]
-        self._halves: list[torch.Tensor] = [half.data for half in self.of]
-        self._masters: list[torch.Tensor] = [master.data for master in self.of.values()]
+                if not self._optimizer.state.get(parameter):
+                    self._optimizer.state.pop(parameter, None)  # an empty entry, made by looking
+            group["params"] = [
+                parameter if parameter in masters else self._adopted(parameter)
+                for parameter in group["params"]
+            ]
+        self._halves = [half.data for half in self.of]
+        self._masters = [master.data for master in self.of.values()]
+        return len(self.of) > known
 
     def _adopted(self, parameter: torch.nn.Parameter) -> torch.nn.Parameter:
         if parameter.dtype not in HALF or not parameter.requires_grad:
             return parameter
         master = torch.nn.Parameter(parameter.detach().float())
         self.of[parameter] = master
+        if parameter in self._optimizer.state:  # it has stepped before: its moments go on, in fp32
+            moments = self._optimizer.state.pop(parameter)
+            self._optimizer.state[master] = {
+                key: value.float() if isinstance(value, torch.Tensor) and value.dtype in HALF else value
+                for key, value in moments.items()
+            }
 
         def gather(half: torch.Tensor) -> None:
             """Add this micro-batch's gradient in fp32, and free the half one."""

@@ -29,15 +29,24 @@ class WeightCopies:
         self.masters = Masters(optimizer) if gradient_dtype == "fp32" else None
         if _averages(optimizer):
             optimizer.train()  # type: ignore[attr-defined]  # it refuses to step until it is told
-        full = {name: leaf.detach() for name, leaf in self.named_leaves()}
+        own = {name for name, _ in model.named_parameters()}
+        full = {name: leaf.detach() for name, leaf in self.named_leaves() if name in own}
         self.average = None if ema_decay is None else WeightAverage(full, ema_decay)
 
     def named_leaves(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        """Trainable parameters by name, or their fp32 masters."""
+        """Trainable parameters by name, or their fp32 masters; last those that only the optimizer holds."""
         masters = {} if self.masters is None else self.masters.of
+        seen: set[torch.nn.Parameter] = set()
         for name, parameter in self._model.named_parameters():
             if parameter.requires_grad:
-                yield name, masters.get(parameter, parameter)
+                leaf = masters.get(parameter, parameter)
+                seen.add(leaf)
+                yield name, leaf
+        for number, group in enumerate(self._optimizer.param_groups):
+            for place, leaf in enumerate(group["params"]):
+                if leaf not in seen:
+                    seen.add(leaf)
+                    yield f"optimizer.{number}.{place}", leaf
 
     def after_update(self, applied: torch.Tensor | None = None) -> None:
         """Round masters back, move the average; `applied` (0-d bool) is not waited for."""
@@ -90,8 +99,8 @@ class WeightCopies:
         """For a checkpoint: "master.<name>" and "ema.<name>"."""
         tensors: dict[str, torch.Tensor] = {}
         if self.masters is not None:
-            names = {parameter: name for name, parameter in self._model.named_parameters()}
-            tensors |= {f"master.{names[half]}": master.detach() for half, master in self.masters.of.items()}
+            names = {leaf: name for name, leaf in self.named_leaves()}
+            tensors |= {f"master.{names[master]}": master.detach() for master in self.masters.of.values()}
         if self.average is not None:
             tensors |= {f"ema.{name}": average for name, average in self.average.tensors.items()}
         return tensors

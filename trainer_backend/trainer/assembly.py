@@ -48,6 +48,7 @@ from trainer_backend.tasks.making import (
 )
 from trainer_backend.trainer.devices import apply_process_settings, choose_device, choose_precision, describe
 from trainer_backend.trainer.evaluation import Evaluator, undisturbed
+from trainer_backend.trainer.saving import check_extra_state
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -108,6 +109,7 @@ def assemble(
     _seed(config.run.seed)  # the same weights, whatever the data needed
     model = model_of(task).to(device)
     model.train()
+    check_extra_state(model)
     optimizer = optimizer_for(config, task, model)
     accumulator = _accumulator(config, task, model, optimizer, device, precision, on_micro_batch, on_fact)
     for warned in inspect(config, task, accumulator, stream, precision):

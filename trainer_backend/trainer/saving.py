@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from trainer_backend.data.order import DataPosition
 from trainer_backend.engine import Accumulator, load_optimizer_state, optimizer_state
 from trainer_backend.engine.snapshot import own_generators
+from trainer_backend.errors import GradaccError
 from trainer_backend.settings import Settings
 from trainer_backend.trainer.checkpoint import CheckpointError, CheckpointMisfitError, Saved
 
@@ -46,6 +48,7 @@ def take_out(accumulator: Accumulator, standing: Standing) -> Saved:
         "python_random": random.getstate(),
         "numpy_random": _numpy_state(),
         "torch": torch.__version__,
+        "model_extra": _extra_state(accumulator.model),
     }
     return Saved(_model_state(accumulator.model), training, state)
 
@@ -54,13 +57,33 @@ def _model_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
 
 
+def _extra_state(model: torch.nn.Module) -> dict[str, Any]:
+    """What modules save through `get_extra_state`, by key: plain data, as JSON has it."""
+    return {name: value for name, value in model.state_dict().items() if not isinstance(value, torch.Tensor)}
+
+
+def check_extra_state(model: torch.nn.Module) -> None:
+    """Raises GradaccError for an extra state that a checkpoint without pickle cannot hold."""
+    for name, value in _extra_state(model).items():
+        try:
+            same = json.loads(json.dumps(value, allow_nan=False)) == value
+        except (TypeError, ValueError, RecursionError):
+            same = False
+        if not same:
+            message = (
+                f"{name}: get_extra_state gives {type(value).__name__}, which checkpoints cannot hold. Return"
+                " numbers, text, lists and dicts with text keys, or keep tensors in buffers."
+            )
+            raise GradaccError(message)
+
+
 def put_back(accumulator: Accumulator, saved: Saved) -> Standing:
     """Make the run stand where `saved` was taken. Raises CheckpointError.
 
     Nothing is changed then that a later `put_back` of a good checkpoint does not set.
     """
     _check_fit(accumulator.model, saved.model)
-    accumulator.model.load_state_dict(saved.model)
+    accumulator.model.load_state_dict(saved.model | saved.state.get("model_extra", {}))
     parts: dict[str, dict[str, torch.Tensor]] = {"engine": {}, "optimizer": {}, "generator": {}, "own": {}}
     for name, tensor in saved.training.items():
         kind, _, rest = name.partition(".")
