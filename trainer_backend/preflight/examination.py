@@ -29,7 +29,7 @@ from trainer_backend.recipe import Recipe
 from trainer_backend.trainer.failures import print_whole, sentence_of
 
 Put: TypeAlias = Callable[[AnyCheckMessage], None]
-QUICK_RECORDS: Final = {"causal-lm": 200, "segmentation": 16, "image-classification": 64}
+QUICK_RECORDS: Final[dict[str, int]] = {"causal-lm": 200, "segmentation": 16, "image-classification": 64}
 """What the quick look reads of each data path, by kind; the others are read whole at once."""
 PICTURES: Final = frozenset({"segmentation", "image-classification"})
 QUICK_SAMPLES: Final = 16
