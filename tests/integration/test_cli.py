@@ -336,3 +336,19 @@ def test_what_only_the_trainer_can_refuse_is_bad_usage_too(gradacc: Gradacc, tmp
         assert (code, "Traceback" in err) == (2, False), setting
         assert told in out + err
     assert all_runs() == []
+
+
+def test_a_recipe_is_checked_and_the_run_keeps_its_check(gradacc: Gradacc, tmp_path: Path) -> None:
+    """One object, exit code 0 or 2; the run that follows has the report beside its journal."""
+    code, out, _ = gradacc("check", "short.toml", "--json")
+    told = json.loads(out)
+    assert (code, told["refused"]) == (0, None)
+    assert {row["source"].partition(":")[0] for row in told["window"]} <= {"a.txt", "b.txt", "c.txt"}
+    assert told["denominators"] == {"loss": 2 * 4 * 16}
+    assert {entry["state"] for entry in told["checks"]} <= {"ok", "doubtful"}
+    gradacc("run", "short.toml")
+    assert json.loads((the_run().path / "check.json").read_text())["type"] == "CheckReport"
+    (tmp_path / "short.toml").write_text(RECIPE.format(steps=3).replace('"text"', '"nowhere"'))
+    code, out, _ = gradacc("check", "short.toml", "--json")
+    assert code == 2
+    assert "nowhere" in json.loads(out)["refused"]
