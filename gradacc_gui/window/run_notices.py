@@ -137,6 +137,13 @@ class RunNotices(QWidget):
 def interrupted_words(run: Attachment) -> tuple[str, str]:
     """At which step, what that means, and the trainer's last lines."""
     step = count(int(run.store.extent("steps")[1]))
+    if not run.run.path.is_dir():
+        sentence = tr("The run's folder was moved or deleted at step {step}: {path} is not there any more.")
+        more = tr(
+            "Its trainer notices that: it saves a checkpoint where the folder lies now, and ends. Open the"
+            " run there, or move the folder back, and resume it."
+        )
+        return sentence.format(step=step, path=run.run.path), more
     sentence = tr("Interrupted at step {step}: the trainer stopped without reporting why.").format(step=step)
     more = tr(
         "It was killed, it crashed, or the machine went down. Resume continues from the last checkpoint."

@@ -86,6 +86,33 @@ def test_keys_that_do_not_fit_together_are_one_sentence(data: dict[str, Any], wo
     assert words in message
 
 
+@pytest.mark.parametrize(
+    ("asked", "minutes"),
+    [
+        ({}, 10.0),
+        ({"keep": 1}, 10.0),
+        ({"every_minutes": 2.5}, 2.5),
+        ({"every_minutes": "never"}, None),
+        ({"every_samples": 100}, None),
+    ],
+)
+def test_a_recipe_that_says_nothing_of_checkpoints_saves_every_ten_minutes(
+    asked: dict[str, Any], minutes: float | None
+) -> None:
+    """It saved nothing for hours; who wants that says never."""
+    config = check({"run": RUN, "accumulation": STEPS, "checkpoint": asked})
+    assert isinstance(config, RunConfig)
+    assert config.checkpoint.minutes == minutes
+
+
+@pytest.mark.parametrize("value", ["Never", "off", 0, -1, True])
+def test_a_word_in_a_numbers_place_is_named_beside_the_number(value: Any) -> None:
+    """One word is right there, and any other is refused."""
+    (message,) = messages({"run": RUN, "accumulation": STEPS, "checkpoint": {"every_minutes": value}})
+    assert message.startswith("checkpoint.every_minutes")
+    assert message.endswith(', or "never".')
+
+
 def test_n_follows_from_the_effective_batch() -> None:
     """effective_batch_size / micro_batch_size is N."""
     config = check({"run": RUN, "accumulation": {"micro_batch_size": 8, "effective_batch_size": 96}})

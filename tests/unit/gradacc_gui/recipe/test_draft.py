@@ -51,6 +51,15 @@ def test_an_edit_changes_its_own_value_and_keeps_every_comment(draft: Draft) -> 
     assert draft.recipe().config.schedule.warmup_samples == 640
 
 
+def test_a_word_that_may_stand_for_a_number_is_written_as_a_word(draft: Draft) -> None:
+    """No checkpoints on the way; a number after it is a number again."""
+    for text, minutes in (("never", None), ("5", 5.0)):
+        draft.set_text("checkpoint.every_minutes", text)
+        assert faults_of(draft) == {}
+        assert draft.recipe().config.checkpoint.minutes == minutes
+        assert draft.text("checkpoint.every_minutes") == text
+
+
 def test_typing_the_old_value_again_is_no_edit(draft: Draft) -> None:
     """The mark goes away when nothing differs."""
     draft.set_text(N, "5")

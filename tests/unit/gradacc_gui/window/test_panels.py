@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,6 +39,7 @@ from trainer_backend.protocol import (
     RunStarted,
     Warned,
 )
+from trainer_backend.run_directory import RunDirectory
 from trainer_backend.run_facts import RunState
 
 GIB = 2**30
@@ -241,6 +243,18 @@ def test_a_full_disk_under_a_live_run_is_said_and_taken_back(
     monkeypatch.setattr(run_notices, "disk_problem", lambda _run: "")
     notices.show_state(run)
     assert notices.disk.isHidden()
+
+
+def test_a_run_whose_folder_is_gone_is_not_said_to_have_crashed(tmp_path: Path) -> None:
+    """Its trainer lives, and saves a checkpoint where the folder lies now."""
+    run: Any = SimpleNamespace(
+        run=RunDirectory(tmp_path / "gone"), store=SimpleNamespace(extent=lambda _axis: (0.0, 12.0))
+    )
+    sentence, more = run_notices.interrupted_words(run)
+    assert sentence.startswith("The run's folder was moved or deleted at step 12: ")
+    assert "crashed" not in sentence + more
+    (tmp_path / "gone").mkdir()
+    assert "crashed" in run_notices.interrupted_words(run)[1]
 
 
 def test_what_is_warned_of_before_a_run_stays_when_it_starts_and_goes_with_the_next(
