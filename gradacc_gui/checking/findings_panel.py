@@ -130,10 +130,10 @@ class FindingsPanel(Panel):
         column.setSpacing(2)
         look = ("warning", "warning", "strong-warning") if is_doubt else ("info", "muted", "muted")
         column.addLayout(self._head(finding, *look))
-        row = QHBoxLayout()
-        row.setContentsMargins(16 + space(2), 0, 0, 0)
-        row.setSpacing(space(2))
-        row.addWidget(_sentence(finding, "" if is_doubt else "muted"), 1)
+        below = QVBoxLayout()
+        below.setContentsMargins(16 + space(2), 0, 0, 0)
+        below.setSpacing(2)
+        below.addWidget(_sentence(finding, "" if is_doubt else "muted"))
         if finding.change is not None:
             change = finding.change
             act = button(
@@ -142,8 +142,8 @@ class FindingsPanel(Panel):
                 clicked=lambda: self.change_requested.emit(change.key, change.value),
             )
             act.setToolTip(f"{change.key} = {change.value}")
-            row.addWidget(act, 0, Qt.AlignmentFlag.AlignBottom)
-        column.addLayout(row)
+            below.addWidget(act, 0, Qt.AlignmentFlag.AlignLeft)
+        column.addLayout(below)
         return holder
 
     def _right(self, findings: Sequence[Finding]) -> QWidget:

@@ -57,6 +57,11 @@ class PicturePanel(Panel):
         self.hint.setText(
             tr("{steps:,} micro-batches of {size:,}").format(steps=window.steps, size=window.micro_batch_size)
         )
+        if undecided:
+            self.title.setText(tr("Pictures whose masks need a decision"))
+            self.hint.setText("")
+        else:
+            self.title.setText(tr("First optimizer step"))
         groups: list[TileGroup] = []
         holder = clear_widget()
         column = QVBoxLayout(holder)
@@ -70,6 +75,8 @@ class PicturePanel(Panel):
             self.tiles += tiles
             words = tr("Micro-batch {number:,}").format(number=number)
             groups.append(TileGroup(title=words, more=_share(batch.weights, len(rows)), tiles=tiles))
+        if undecided:  # none can be put together yet
+            groups = [TileGroup(title="", more="", tiles=self.tiles)]
         column.addWidget(TileGrid(groups))
         column.addStretch(1)
         self.area.setWidget(holder)

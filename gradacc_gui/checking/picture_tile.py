@@ -21,6 +21,8 @@ LARGEST_SIDE: Final = 240
 HEADING: Final = 22
 STRIP: Final = 5
 CAPTION: Final = 18
+STRIPES: Final = "#E69F00"
+"""Over pictures, whose colours know no theme."""
 UNLEARNT: Final = 255
 """The grey of a pixel without a loss in a mask's PNG."""
 
@@ -138,7 +140,7 @@ class PictureTile(QWidget):
         hatch = QImage(overlay.size(), QImage.Format.Format_ARGB32_Premultiplied)
         hatch.fill(QColor(0, 0, 0, 90))
         painter = QPainter(hatch)
-        painter.fillRect(hatch.rect(), hatched(current_theme().warning))
+        painter.fillRect(hatch.rect(), hatched(STRIPES))
         painter.setCompositionMode(QPainter.CompositionMode.CompositionMode_DestinationIn)
         painter.drawImage(QPoint(0, 0), where)
         painter.end()
@@ -237,8 +239,14 @@ class TileGrid(QWidget):
                 column += count
         return places, row + (column > 0)
 
-    def _row_height(self, side: int) -> int:
-        return HEADING + side + STRIP + CAPTION + space(2)
+    def _tops(self, columns: int, side: int) -> list[int]:
+        """Where the rows of tiles begin, and the end of the last; headings stand where groups begin."""
+        places, rows = self._places(columns)
+        headed = {place.row for place in places}
+        tops = [0]
+        for row in range(rows):
+            tops.append(tops[-1] + HEADING * (row in headed) + side + STRIP + CAPTION + space(2))
+        return tops
 
     def hasHeightForWidth(self) -> bool:
         """Rows are wrapped."""
@@ -246,8 +254,7 @@ class TileGrid(QWidget):
 
     def heightForWidth(self, width: int) -> int:
         """As many rows as the tiles need."""
-        columns, side = self._sides(width)
-        return self._places(columns)[1] * self._row_height(side)
+        return self._tops(*self._sides(width))[-1]
 
     def sizeHint(self) -> QSize:
         """For the width it has."""
@@ -262,10 +269,13 @@ class TileGrid(QWidget):
         """Put every tile in its place."""
         super().resizeEvent(event)
         columns, side = self._sides(self.width())
-        step, tall = side + space(2), self._row_height(side)
+        step, tops = side + space(2), self._tops(columns, side)
+        self.setFixedHeight(tops[-1])  # a layout's own guess is that of another width
         for group, head, place in zip(self._groups, self._heads, self._places(columns)[0], strict=True):
-            head.setGeometry(place.column * step, place.row * tall, place.abreast * step - space(2), HEADING)
+            top = tops[place.row]
+            head.setGeometry(place.column * step, top, place.abreast * step - space(2), HEADING)
             for number, tile in enumerate(group.tiles):
                 row, column = divmod(number, place.abreast)
                 tile.set_side(side)
-                tile.move((place.column + column) * step, (place.row + row) * tall + HEADING)
+                below = top + HEADING if row == 0 else tops[place.row + row]
+                tile.move((place.column + column) * step, below)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtCore import QEvent, QPointF, QRect, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QColor, QFontMetricsF, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
@@ -156,7 +156,9 @@ class TokenFlow(QWidget):
         theme = current_theme()
         if piece.is_learnt:
             share = 0.14 + 0.20 * piece.weight / self._heaviest
-            painter.fillRect(box.adjusted(0, 2, 0, -2), QColor(mix(theme.panel, theme.accent, share)))
+            begin, end = round(box.left()), round(box.right())  # whole pixels: no seam between neighbours
+            room = QRect(begin, round(box.top()) + 2, end - begin, LINE - 4)
+            painter.fillRect(room, QColor(mix(theme.panel, theme.accent, share)))
         painter.setFont(self.font())
         painter.setPen(QColor(theme.text if piece.is_learnt else theme.muted))
         painter.drawText(box, Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextDontClip, shown(piece.text))

@@ -123,6 +123,9 @@ class TokenPanel(Panel):
     def show_window(self, window: FirstWindow) -> None:
         """Another first step."""
         self._window = window
+        has_tokens = any(isinstance(row, TokenRow) for row in window.rows)
+        for part in (self.legend, self.length, self.foot):
+            part.setVisible(has_tokens)
         self.outside.setVisible(any(isinstance(row, TokenRow) and row.outside for row in window.rows))
         self.show_micro_batch(0)
 

@@ -36,7 +36,7 @@ from trainer_backend.preflight.findings import (
 
 ROWS_SHOWN: Final = 8
 """In a terminal."""
-CHARACTERS_SHOWN: Final = 400
+CHARACTERS_SHOWN: Final = 120
 ROWS_SENT: Final = 96
 TOKENS_SENT: Final = 60_000
 """To a window; the figures are those of the whole step."""
@@ -214,14 +214,17 @@ def _window_lines(window: FirstWindow) -> list[str]:
 
 
 def _marked(row: TokenRow) -> str:
-    """What is learnt stands between ⟦ and ⟧; the middle of a long row is left out."""
-    parts: list[str] = []
-    before = 0.0
+    """What is learnt stands between ⟦ and ⟧; the middle of a long stretch is left out."""
+    stretches: list[tuple[bool, str]] = []
     for token, weight in zip(row.texts, row.weights, strict=True):
-        if bool(weight) != bool(before):
-            parts.append("⟦" if weight else "⟧")
-        parts.append(token)
-        before = weight
-    whole = ("".join(parts) + ("⟧" if before else "")).replace("\n", "↵")
+        if stretches and stretches[-1][0] == bool(weight):
+            stretches[-1] = (bool(weight), stretches[-1][1] + token)
+        else:
+            stretches.append((bool(weight), token))
+    parts = [f"⟦{_cut(text)}⟧" if is_learnt else _cut(text) for is_learnt, text in stretches]
+    return "".join(parts).replace("\n", "↵")
+
+
+def _cut(text: str) -> str:
     half = CHARACTERS_SHOWN // 2
-    return whole if len(whole) <= CHARACTERS_SHOWN else f"{whole[:half]} … {whole[-half:]}"
+    return text if len(text) <= CHARACTERS_SHOWN else f"{text[:half]} … {text[-half:]}"

@@ -40,6 +40,8 @@ TITLES: Final[dict[str, str]] = {
     "warmup-exceeds": "Warm-up",
     "split-apart": "Validation data",
     "split-none": "Validation data",
+    "split-held": "Validation data",
+    "split-uncounted": "Validation data",
     "split-overlaps": "Training and validation overlap",
     "repeats": "Repeated samples",
     "thinking-dropped": "Thinking is left out",
@@ -114,7 +116,9 @@ SENTENCES: Final[dict[str, str]] = {
     "warmup-exceeds": "The warm-up ({warmup} samples) is longer than the whole run ({horizon} "
     "samples), so the learning rate never reaches its peak.",
     "split-apart": "{held} samples are held out; none is in both parts",
-    "split-none": "there is no validation data",
+    "split-none": "there is none",
+    "split-held": "{held} samples are held out",
+    "split-uncounted": "there is some; it does not say how much",
     "split-overlaps": "{count} validation samples are also in the training data, byte for byte "
     "(first: {first}). The validation loss will look better than it is.",
     "repeats": "{count} of {samples} training samples repeat another one, byte for byte (first: {first}).",

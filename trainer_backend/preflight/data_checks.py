@@ -197,7 +197,8 @@ def check_split(data: DataRead) -> Findings:
     if validation is None:
         yield found("split-none")
     elif digests is None:
-        yield found("split-apart", held=len(validation) if hasattr(validation, "__len__") else None)
+        held = len(validation) if hasattr(validation, "__len__") else None
+        yield found("split-held", held=held) if held is not None else found("split-uncounted")
     if digests is None:
         return
     first: dict[bytes, int] = {}
@@ -207,13 +208,13 @@ def check_split(data: DataRead) -> Findings:
         if first.setdefault(digest, total - 1) != total - 1:
             repeats.append(total - 1)
     if validation is not None:
-        held = list(digests(validation))
-        shared = [number for number, digest in enumerate(held) if digest in first]
+        apart = list(digests(validation))
+        shared = [number for number, digest in enumerate(apart) if digest in first]
         if shared:
             where = source(validation, shared[0])
             yield found("split-overlaps", "doubtful", count=len(shared), first=where)
         else:
-            yield found("split-apart", held=len(held))
+            yield found("split-apart", held=len(apart))
     if len(repeats) > MANY_REPEATS * total and not getattr(data.config.data, "mix", ()):
         yield found("repeats", "doubtful", count=len(repeats), samples=total, first=source(train, repeats[0]))
 

@@ -162,6 +162,12 @@ def test_model_checks_wait_for_the_data(tmp_path: Path) -> None:
     assert "model-built" not in by_code(report)
 
 
+def test_what_was_not_compared_is_not_called_apart(tmp_path: Path) -> None:
+    """Nobody knows what tells the samples of the user's own code apart: they are counted."""
+    found = by_code(examined(custom(tmp_path, validation=", validation=Data()"), model=False)[0])
+    assert sentence(found["split-held"]) == "16 samples are held out"
+
+
 @pytest.mark.parametrize(
     ("tables", "code", "change"),
     [
