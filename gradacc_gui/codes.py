@@ -115,6 +115,13 @@ WARNINGS: Final[dict[str, str]] = {
     "disk space: it is tried again for a minute.",
     "border-not-saved": "What was trained since the newest checkpoint, up to step {step}, is lost: it could "
     "not be saved after the failure ({reason}).",
+    "recipe-changed": "{key} is {after} from here on; it was {before} when the checkpoint was saved.",
+    "length-changed": "{key} is {after}; it was {before}. The learning rate's schedule still ends "
+    "where it did.",
+    "data-not-compared": "Whether the training data is still the same cannot be told.",
+    "data-changed": "The training data has as many samples as when the checkpoint was saved, but others.",
+    "torch-changed": "torch is {after}; the checkpoint was saved by {before}, so last bits may differ.",
+    "threads-changed": "torch computes with {after} threads instead of {before}, so last bits may differ.",
     "checkpoint-damaged": "The checkpoint of step {step} is damaged ({reason}); trying an older one.",
     "replay-declined": "From step {step} on, changes made before the interruption are not applied again.",
     **TASK_WARNINGS,

@@ -48,6 +48,7 @@ from trainer_backend.tasks.making import (
 )
 from trainer_backend.trainer.devices import apply_process_settings, choose_device, choose_precision, describe
 from trainer_backend.trainer.evaluation import Evaluator, undisturbed
+from trainer_backend.trainer.resume_check import DataFingerprint, fingerprint
 from trainer_backend.trainer.saving import check_extra_state
 
 
@@ -62,6 +63,10 @@ class Parts:
     evaluation: Evaluator | None
     schedule: Schedule
     settings: Settings
+    data: DataFingerprint
+    """What the training data is, to be compared when the run goes on."""
+    decay_shares: list[float]
+    """Each parameter group's weight decay over the recipe's: 0 for norms and biases of built-in kinds."""
     rate_ratios: list[float]
     """Each parameter group's learning rate over the recipe's (other than 1 where a task says so)."""
     device: torch.device
@@ -126,6 +131,8 @@ def assemble(
         schedule=schedule,
         settings=settings,
         rate_ratios=ratios,
+        data=fingerprint(datasets.train),
+        decay_shares=_decay_shares(task, optimizer),
         device=device,
         devices=(describe(device),),
         precision=precision,
@@ -258,6 +265,20 @@ def _rates(config: RunConfig, task: Task, optimizer: torch.optim.Optimizer) -> t
         beta2=betas[1] if betas else None,
     )
     return settings, [rate / peak if peak else 1.0 for rate in rates]
+
+
+def _decay_shares(task: Task, optimizer: torch.optim.Optimizer) -> list[float]:
+    """Each group's weight decay over the recipe's, also where that is 0: it may be changed later."""
+    decays = [float(group.get("weight_decay", 0.0)) for group in optimizer.param_groups]
+    whole = max(decays, default=0.0)
+    if whole:
+        return [decay / whole for decay in decays]
+    if method(task, "optimizer") is not None:  # nobody but the task knows which of its groups decay
+        return [0.0] * len(decays)
+    return [
+        float(getattr(task, "decays_all", True) or any(parameter.dim() >= 2 for parameter in group["params"]))
+        for group in optimizer.param_groups
+    ]
 
 
 def _evaluation(

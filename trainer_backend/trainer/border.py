@@ -271,12 +271,9 @@ def apply(parts: Parts, after: Settings) -> None:
     engine.max_grad_norm = after.max_grad_norm
     if after.ema_decay is not None and engine.ema_decay is not None:
         engine.ema_decay = after.ema_decay
-    for group in engine.optimizer.param_groups:
+    decay = after.weight_decay if after.weight_decay != before.weight_decay else None
+    for group, share in zip(engine.optimizer.param_groups, parts.decay_shares, strict=True):
         if after.beta2 is not None and "betas" in group:
             group["betas"] = (group["betas"][0], after.beta2)
-        if (
-            before.weight_decay
-            and after.weight_decay is not None
-            and after.weight_decay != before.weight_decay
-        ):
-            group["weight_decay"] *= after.weight_decay / before.weight_decay
+        if decay is not None and "weight_decay" in group:
+            group["weight_decay"] = share * decay

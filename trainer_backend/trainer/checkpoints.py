@@ -18,6 +18,7 @@ from trainer_backend.trainer import checkpoint
 from trainer_backend.trainer.assembly import Parts
 from trainer_backend.trainer.checkpoint import CheckpointError, CheckpointMisfitError
 from trainer_backend.trainer.lifecycle import Lifecycle
+from trainer_backend.trainer.resume_check import check_recipe, check_surroundings, environment
 from trainer_backend.trainer.saving import Standing, put_back, take_out
 
 LAST_PATIENCE_S: Final = 60.0
@@ -52,6 +53,8 @@ class Checkpoints:
         self._saved: tuple[int, Settings] | None = None
         self._told: CheckpointSaved | None = None
         """What was said of the newest one; None before this attempt wrote any."""
+        self._compares = True
+        """Whether the checkpoint that is taken up was saved by another attempt: only the first can be."""
         self.duration_s: float | None = None
         """How long the last save took; None before this attempt's first."""
 
@@ -199,6 +202,8 @@ class Checkpoints:
         )
         saved = take_out(parts.accumulator, standing)
         saved.state["config"] = msgspec.to_builtins(parts.config)
+        saved.state["data"] = msgspec.to_builtins(parts.data)
+        saved.state["environment"] = environment()
         return saved
 
     # ------------------------------------------------------------------------------ taking up
@@ -264,6 +269,13 @@ class Checkpoints:
 
     def _take_up(self, parts: Parts, step: int, saved: checkpoint.Saved) -> Standing:
         standing = put_back(parts.accumulator, saved)
+        if self._compares:
+            for said in (
+                *check_recipe(parts.config, saved.state.get("config", {}), parts.accumulator.optimizer),
+                *check_surroundings(saved.state, parts.data),
+            ):
+                self._put(said)
+            self._compares = False
         parts.stream.position = standing.position
         parts.schedule = schedule_of(parts.config, standing.horizon_samples)
         parts.settings = standing.settings
