@@ -10,10 +10,11 @@ from typing import ClassVar, Final
 
 import msgspec
 import tomlkit
-from PySide6.QtCore import QObject, QProcess, QProcessEnvironment, QTimer, Signal
+from PySide6.QtCore import QObject, QProcess, QTimer, Signal
 
 from gradacc_gui.session.background import Background
 from gradacc_gui.session.interpreter import Interpreter, installs, probe, trainer_environment
+from gradacc_gui.standby import Program, Standby, process_of, start_trainer
 from gradacc_gui.words import tr
 from trainer_backend.errors import GradaccError
 from trainer_backend.recipe import parse_document
@@ -43,6 +44,7 @@ class SideJob(QObject):
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._background: Background | None = None
+        self._warming: Background | None = None
         self._process: QProcess | None = None
         self._folder = ""
         self._generation = 0
@@ -50,6 +52,7 @@ class SideJob(QObject):
         self._started = 0
         self._rest = b""
         self._errors: list[str] = []
+        self._standby = Standby(self)
         self._timer = QTimer(self)
         self._timer.setInterval(TICK_MS)
         self._timer.timeout.connect(self._poll)
@@ -115,6 +118,22 @@ class SideJob(QObject):
         )
         self._timer.start()
 
+    def warm(self, known: Interpreter, arguments: Sequence[str]) -> None:
+        """Have a process loaded and waiting for the next start; `arguments` make it wait."""
+        if self.is_running or self._standby.is_there or self._warming is not None:
+            return
+        self._warming = Background()
+        self._warming.submit(
+            lambda: Program(known.executable, trainer_environment(known)),
+            lambda program: self._standby.start(program, arguments),
+            lambda _sentence: None,  # the start itself will say what is wrong
+        )
+        self._timer.start()
+
+    def cool(self) -> None:
+        """Let go of a process that waits."""
+        self._standby.drop()
+
     def cancel(self) -> None:
         """End it at once. What it was doing is lost, and nothing is left behind."""
         if not self.is_running:
@@ -135,40 +154,40 @@ class SideJob(QObject):
             process.kill()
             process.waitForFinished(2000)  # a killed process ends within milliseconds
             process.deleteLater()
-        if self._background is not None:
-            self._background.close()
-            self._background = None
+        for background in (self._background, self._warming):
+            if background is not None:
+                background.close()
+        self._background = self._warming = None
         self._timer.stop()
+        self._standby.drop()
         self._clear_folder()
 
     # ------------------------------------------------------------------------------ on the way
 
     def _poll(self) -> None:
-        background = self._background
-        if background is None:
-            self._timer.stop()
-            return
-        background.poll()
-        if not background.is_busy:
-            background.close()
-            self._background = None
+        self._background = _polled(self._background)
+        self._warming = _polled(self._warming)
+        if self._background is None and self._warming is None:
             self._timer.stop()
 
     def _launch(self, prepared: PreparedJob) -> None:
         self._folder = prepared.folder
-        process = QProcess(self)
-        environment = QProcessEnvironment()
-        for key, value in prepared.environment.items():
-            environment.insert(key, value)
-        process.setProcessEnvironment(environment)
-        process.setStandardInputFile(QProcess.nullDevice())
+        recipe = next(Path(prepared.folder).glob("*.toml"))
+        program = Program(prepared.executable, prepared.environment)
+        ready = self._standby.take(program)
+        process = ready or process_of(program, self)
         process.readyReadStandardOutput.connect(self._read_lines)
         process.readyReadStandardError.connect(self._read_errors)
         process.errorOccurred.connect(self._on_error)
         process.finished.connect(self._on_finished)
         self._process = process
-        recipe = next(Path(prepared.folder).glob("*.toml"))
-        process.start(prepared.executable, ["-P", "-m", "trainer_backend", *self.arguments(recipe)])
+        if ready is None:
+            process.setStandardInputFile(QProcess.nullDevice())
+            start_trainer(process, program, self.arguments(recipe))
+        else:
+            process.write(f"{recipe}\n".encode())
+            process.closeWriteChannel()
+            self._read_errors()
 
     def _read_lines(self) -> None:
         assert self._process is not None
@@ -232,6 +251,17 @@ class SideJob(QObject):
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = ""
+
+
+def _polled(background: Background | None) -> Background | None:
+    """Hand back what is done; None once nothing is under way."""
+    if background is None:
+        return None
+    background.poll()
+    if background.is_busy:
+        return background
+    background.close()
+    return None
 
 
 def prepare(config_text: str, source_folder: Path, interpreter: str | Interpreter, name: str) -> PreparedJob:

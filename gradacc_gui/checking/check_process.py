@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from PySide6.QtCore import QObject, Signal
 
+from gradacc_gui.session.interpreter import Interpreter
 from gradacc_gui.side_job import SideJob
 from trainer_backend.preflight.findings import CheckFailed, CheckReport, decode_check
 
@@ -32,7 +33,11 @@ class CheckProcess(SideJob):
 
     def arguments(self, recipe: Path) -> Sequence[str]:
         """One message a line; pictures lie beside the recipe."""
-        return ["preview", str(recipe), "--stream", "--pictures", str(recipe.parent)]
+        return ["preview", str(recipe), "--stream", "--pictures"]
+
+    def warm_up(self, known: Interpreter, kind: str) -> None:
+        """Have the libraries of a kind of task loaded before they are needed."""
+        self.warm(known, ["preview", "--stream", "--pictures", "--standby", kind])
 
     def take(self, line: bytes) -> None:
         """Hand it on, unless it ends the check."""

@@ -135,6 +135,15 @@ class CheckView(QWidget):
         text, folder, name, python = asked
         self.process.start(text, folder, python, name=name, known=known)
 
+    def warm_up(self, known: Interpreter | None, kind: str) -> None:
+        """A check is likely soon: load its libraries now. Let go of by `cool`, or when nobody comes."""
+        if known is not None:
+            self.process.warm_up(known, kind)
+
+    def cool(self) -> None:
+        """No check is likely any more."""
+        self.process.cool()
+
     def refuse(self, sentence: str) -> None:
         """The form has a fault, so there is nothing to check."""
         self.process.cancel()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import tomlkit
-from PySide6.QtCore import Qt, QTimer, Signal, SignalInstance
+from PySide6.QtCore import QEvent, QObject, Qt, QTimer, Signal, SignalInstance
 from PySide6.QtGui import QDragEnterEvent, QDropEvent, QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QScrollArea, QVBoxLayout, QWidget
 
@@ -36,6 +36,8 @@ SIDE_WIDTH: Final = 320
 NARROW: Final = 860
 """Below it the side column goes under the fields."""
 KEEP_DRAFT_MS: Final = 400
+WARM_UP_MS: Final = 1500
+"""So long a recipe of a kind with heavy libraries is looked at before these are loaded for its check."""
 
 
 class FormPage(QWidget):
@@ -121,6 +123,10 @@ class FormPage(QWidget):
         self._keep_timer.setSingleShot(True)
         self._keep_timer.setInterval(KEEP_DRAFT_MS)
         self._keep_timer.timeout.connect(self.recipe.keep)
+        self._warm_timer = QTimer(self)
+        self._warm_timer.setSingleShot(True)
+        self._warm_timer.setInterval(WARM_UP_MS)
+        self._warm_timer.timeout.connect(self._warm_up)
         self.recipe.replaced.connect(self._replaced)
         self.recipe.refused.connect(self.trouble.say)
         self.recipe.noticed.connect(self._noticed)
@@ -139,7 +145,9 @@ class FormPage(QWidget):
         self.bar.again.clicked.connect(lambda _on=False: self._check())
         self.bar.start.clicked.connect(lambda _on=False: self._emit(self.start_requested))
         self.checks.change_requested.connect(self._apply_change)
-        self.checks.changed.connect(self._refresh_start)
+        self.checks.changed.connect(self._checked)
+        for made in (self.bar.views.button("check"), self.bar.again):
+            made.installEventFilter(self)
         self.start_bar.look_clicked.connect(self.look)
         self.start_bar.start_clicked.connect(lambda: self._emit(self.start_requested))
         self.start_bar.verify_clicked.connect(lambda: self._emit(self.verify_requested))
@@ -206,6 +214,7 @@ class FormPage(QWidget):
         super().showEvent(event)
         self.interpreter.ask()
         self.data.set_active(True)
+        self._expect_check()
         if self.draft.path is not None and self.recipe.is_changed_on_disk():
             self._changed_on_disk(self.draft.path)
 
@@ -213,6 +222,8 @@ class FormPage(QWidget):
         """What was typed is kept before the page goes."""
         super().hideEvent(event)
         self.data.set_active(False)
+        self._warm_timer.stop()
+        self.checks.cool()
         self._keep_now()
 
     def _keep_now(self) -> None:
@@ -223,6 +234,7 @@ class FormPage(QWidget):
     def shut_down(self) -> None:
         """Keep what was typed and end the worker; for a window that closes."""
         self._keep_now()
+        self._warm_timer.stop()
         self.interpreter.shut_down()
         self.data.shut_down()
         self.checks.close_down()
@@ -247,6 +259,7 @@ class FormPage(QWidget):
         self.draft.set_kind(kind)
         self.fields.show_draft(self.draft)
         self._changed()
+        self._expect_check()
 
     def _changed(self) -> None:
         self._refresh()
@@ -332,6 +345,27 @@ class FormPage(QWidget):
 
     # ------------------------------------------------------------------ checking
 
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        """A pointer or the focus on Check: its libraries take seconds to load, so that begins now."""
+        if event.type() in (QEvent.Type.Enter, QEvent.Type.FocusIn):
+            self._warm_up()
+        return super().eventFilter(watched, event)
+
+    def _expect_check(self) -> None:
+        """Where libraries take longer than a person waits, they are loaded beside the form."""
+        if self.isVisible() and KINDS[self.draft.kind].requires:
+            self._warm_timer.start()
+
+    def _warm_up(self) -> None:
+        if not self._faults:
+            self.checks.warm_up(self.interpreter.known, self.draft.kind)
+
+    def _checked(self) -> None:
+        """One check is over: what it found may be mended, and checked again."""
+        self._refresh_start()
+        if self.checks.state == "done" and self.checks.isVisible():
+            self._warm_up()
+
     def _check(self) -> None:
         """Check what stands in the form, or say which field is in the way."""
         asked = self.startable()
@@ -382,6 +416,7 @@ class FormPage(QWidget):
         for notice in (self.notice, self.conflict, self.trouble):
             notice.hide()
         self._show()
+        self._expect_check()
 
     def _noticed(self, sentence: str, can_undo: bool) -> None:
         self.undo.setVisible(can_undo)

@@ -11,6 +11,7 @@ import pytest
 from pytestqt.qtbot import QtBot
 
 from gradacc_gui.checking.check_view import CheckView
+from gradacc_gui.session.interpreter import probe
 from tests.support.scenes import write_scenes
 
 SCENES = """
@@ -85,3 +86,27 @@ def test_another_recipe_takes_the_place_of_one_that_takes_long(
     view.check(("[run]\nepochs = 0\n", tmp_path, "bad", sys.executable))
     qtbot.waitUntil(lambda: view.state == "failed", timeout=60_000)
     assert "run.epochs" in view.verdict.more.text()
+
+
+def test_a_process_that_waits_is_the_one_that_checks(view: CheckView, qtbot: QtBot, tmp_path: Path) -> None:
+    """Its libraries are loaded already; one that nobody needs is let go of."""
+    write_scenes(tmp_path, count=4, side=64)
+    known = probe(sys.executable)
+    view.warm_up(known, "segmentation")
+    qtbot.waitUntil(lambda: view.process._standby.is_there, timeout=30_000)
+    assert not view.process.is_running
+    waiting = view.process._standby._process
+    assert waiting is not None
+    qtbot.waitUntil(lambda: waiting.processId() > 0, timeout=30_000)
+    pid = waiting.processId()
+    view.check((SCENES, tmp_path, "scenes", sys.executable), known)
+    qtbot.waitUntil(lambda: view.process._process is not None, timeout=30_000)
+    assert view.process._process is not None
+    assert view.process._process.processId() == pid
+    qtbot.waitUntil(lambda: view.state == "done", timeout=90_000)
+    assert view.report is not None
+    assert view.report.refused is None
+    view.warm_up(known, "language-model")
+    qtbot.waitUntil(lambda: view.process._standby.is_there, timeout=30_000)
+    view.cool()
+    assert not view.process._standby.is_there

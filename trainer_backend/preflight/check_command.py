@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -40,6 +41,8 @@ CHARACTERS_SHOWN: Final = 120
 ROWS_SENT: Final = 96
 TOKENS_SENT: Final = 60_000
 """To a window; the figures are those of the whole step."""
+PATIENCE_S: Final = 600.0
+"""For a window that asked for a process and does not need it."""
 NICENESS: Final = 5
 """A check gives way to the run that trains on this machine."""
 SIGNS: Final = {"ok": "  ok   ", "doubtful": "  ?    ", "stop": "  STOP ", "waits": "  -    "}
@@ -47,11 +50,16 @@ SIGNS: Final = {"ok": "  ok   ", "doubtful": "  ?    ", "stop": "  STOP ", "wait
 
 def main(argv: Sequence[str]) -> int:
     """Check as `argv` (behind the word preview) asks; gives the exit code."""
-    options = _parser().parse_args(argv)
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.recipe is None and options.standby is None:
+        parser.error("the following arguments are required: RECIPE")
     out = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):  # what the user's own code prints
         try:
-            return _checked(options, out)
+            if options.recipe is None:
+                options.recipe = _waited_for(options.standby)
+            return _checked(options, out) if options.recipe else 0
         except GradaccError as error:
             _fail(str(error), options, out)
             return error.exit_code
@@ -70,11 +78,26 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m trainer_backend preview",
         description="Show a recipe's first optimizer step as the model will see it, and check the rest.",
     )
-    parser.add_argument("recipe", metavar="RECIPE", help="a recipe file, or a run's directory")
+    parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="a recipe file, or a run's directory")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--stream", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--pictures", metavar="FOLDER", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--pictures", action="store_true", help=argparse.SUPPRESS)
+    # For a window: load what a kind of task needs, and wait for the recipe's path on standard input.
+    parser.add_argument("--standby", metavar="KIND", help=argparse.SUPPRESS)
     return parser
+
+
+def _waited_for(kind: str) -> str:
+    """Load a kind's libraries and wait; gives the path that comes, "" where none does."""
+    patience = threading.Timer(PATIENCE_S, os._exit, [0])
+    patience.daemon = True
+    patience.start()
+    from trainer_backend.preflight.first_window import load_libraries  # noqa: PLC0415 - what is waited with
+
+    load_libraries(kind)
+    path = sys.stdin.readline().strip()
+    patience.cancel()
+    return path
 
 
 def _fail(message: str, options: argparse.Namespace, out: TextIO) -> None:
@@ -104,7 +127,10 @@ def _checked(options: argparse.Namespace, out: TextIO) -> int:
     from trainer_backend.trainer.devices import prepare_environment  # noqa: PLC0415 - likewise
 
     prepare_environment(recipe.config.run)
-    examination = Examination(recipe, tell, pictures=options.pictures, quick=options.stream)
+    pictures = (
+        path.parent if options.pictures else None
+    )  # beside a copy of the recipe, in a folder of its own
+    examination = Examination(recipe, tell, pictures=pictures, quick=options.stream)
     report = examination.run()
     keep_check(recipe, encode_check(without_rows(report)))
     if options.stream:

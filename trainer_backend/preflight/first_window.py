@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import time
@@ -16,6 +17,7 @@ from trainer_backend.config import RunConfig
 from trainer_backend.data.stream import Stream, make_stream
 from trainer_backend.engine import Collated
 from trainer_backend.engine.batches import mapped, size
+from trainer_backend.kinds import KINDS
 from trainer_backend.preflight.findings import AnyRow, FirstWindow, MicroBatchSeen
 from trainer_backend.protocol import Scalar
 from trainer_backend.recipe import Recipe
@@ -37,6 +39,14 @@ DESCRIBERS: Final[Mapping[str, str]] = {
     "custom": "trainer_backend.preflight.plain_rows:PlainRows",
 }
 """`module:class` of what describes a kind's micro-batches; imported only for that kind."""
+LIBRARIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "causal-lm": ("transformers.models.auto", "transformers.models.auto.tokenization_auto", "torchvision"),
+    "language-model": (),
+    "segmentation": ("torchvision.transforms.v2", "segmentation_models_pytorch"),
+    "image-classification": ("torchvision.transforms.v2", "timm"),
+    "custom": (),
+}
+"""What each kind imports late, and takes seconds."""
 
 
 class Rows(Protocol):
@@ -124,6 +134,14 @@ def read_data(
         describer=describer(recipe, task, datasets, pictures),
         heard=heard,
     )
+
+
+def load_libraries(kind: str) -> None:
+    """Import what reading data of a kind needs, nothing of the user's; what is missing is passed over."""
+    modules = [DESCRIBERS[kind].partition(":")[0], KINDS[kind].maker.partition(":")[0], *LIBRARIES[kind]]
+    for name in modules:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
 
 
 def describer(recipe: Recipe, task: Any, datasets: Datasets, pictures: Path | None) -> Rows:  # noqa: ANN401
