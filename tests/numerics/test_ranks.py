@@ -30,6 +30,7 @@ from tests.numerics.probes import (
     y,
 )
 from trainer_backend.engine import Accumulator, LossTerm, NonFiniteError, auxiliary
+from trainer_backend.errors import GradaccError
 
 NAN = float("nan")
 RANKS = 2
@@ -99,6 +100,31 @@ def case_windows(
             continue
         told.append([model.w.item() - before, result.weight, result.skipped, len(result.non_finite)])
     return {"told": told, "c": accumulator.state_dict()[1]["c"]}
+
+
+def case_wrapped_alone(rank: int) -> dict[str, Any]:
+    """A wrapped model without a process group of its own, and samples that ranks count together."""
+    model = Probe()
+    shell = nn.parallel.DistributedDataParallel(model)
+    totals: list[int] = []
+    loss: Any = lambda m, batch: LossTerm(-(m.module.w * batch).sum(), batch.numel())  # noqa: E731
+    accumulator = Accumulator(shell, torch.optim.SGD(model.parameters(), lr=1.0), loss)
+    result = accumulator.window(
+        [y(*([1.0] * (1 + 2 * rank)))], before_step=lambda seen: totals.append(seen.samples_seen)
+    )
+    return {"samples": [result.samples, accumulator.samples_seen, *totals], "weight": result.weight}
+
+
+def case_unequal(rank: int) -> str:
+    """Ranks that begin with other weights."""
+    model = Probe()
+    with torch.no_grad():
+        model.w.fill_(float(rank))
+    try:
+        _engine(model, probe_loss)
+    except GradaccError as error:
+        return str(error)
+    return ""
 
 
 def case_gpt(rank: int, valid: list[list[int]], ahead: bool, limit: int) -> dict[str, Any]:
@@ -208,6 +234,8 @@ CASES: dict[str, Callable[[int], Any]] = {
     "wrapped": functools.partial(case_windows, windows=WINDOWS, wrapped=True),
     "policies": functools.partial(case_policies, windows=WITH_NAN, policies=list(REASONS)),
     "auxiliary": functools.partial(case_auxiliary, all_seeds=SEEDS),
+    "wrapped_alone": case_wrapped_alone,
+    "unequal": case_unequal,
     **OWN,
 }
 
@@ -241,7 +269,7 @@ def test_a_nan_on_one_rank_is_handled_the_same_on_all(on_both_ranks: dict[str, l
             assert update == pytest.approx(mean if policy == "drop" else 0.0, rel=RELATIVE)
             assert (reason, told >= 1) == (wanted, True)
             if policy == "halt":
-                assert seen == index  # of this rank; nothing of the window itself was consumed
+                assert seen == 2 * index  # of both ranks; nothing of the window itself was consumed
             assert after[0] == pytest.approx(2.0, rel=RELATIVE)
 
 
@@ -268,3 +296,17 @@ def test_own_denominators_and_out_of_memory_are_agreed_on(
         assert found["error"] <= RELATIVE
         assert found["micro_batches"] == many * split, rank
         assert found["ceiling"] == (None if limit == 99 else 1)
+
+
+def test_a_wrapped_model_brings_its_own_ranks_and_samples_are_counted_over_all(
+    on_both_ranks: dict[str, list[Any]],
+) -> None:
+    """Without a process group its gradients were never summed; the sample clock was one rank's."""
+    assert [found["samples"] for found in on_both_ranks["wrapped_alone"]] == [[4, 4, 4]] * RANKS
+    assert [found["weight"] for found in on_both_ranks["wrapped_alone"]] == [4.0] * RANKS
+
+
+def test_ranks_that_begin_with_other_weights_are_refused(on_both_ranks: dict[str, list[Any]]) -> None:
+    """They would train apart for ever."""
+    for found in on_both_ranks["unequal"]:
+        assert found.startswith("w does not begin alike on all ranks")

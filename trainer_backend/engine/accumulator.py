@@ -116,7 +116,10 @@ class Accumulator:
             optimizer, snapshot=snapshot_step, prepared=prepare_state(optimizer)
         )
         self._optimizer_step.clip_value = clip_value
+        if process_group is None and isinstance(model, torch.nn.parallel.DistributedDataParallel):
+            process_group = model.process_group  # its gradients would never be summed otherwise
         self._ranks = Ranks(process_group, self.device)
+        self._ranks.compare_weights(self._weights.named_leaves())
         self._passes = Passes(
             model, optimizer, loss, device=self.device, autocast=autocast(precision, self.device),
             masters=self._weights.masters, scaler=self._scaler, ranks=self._ranks, report=on_micro_batch,
@@ -243,7 +246,7 @@ class Accumulator:
         if not sums.rows and not feed.left_out_samples and self._ranks.size == 1:
             raise GradaccError("A window needs at least one batch, and got none.")
         if self._ranks.size > 1:
-            self._passes.join(sums)
+            self._passes.join(sums, feed)
         return sums
 
     def _close(

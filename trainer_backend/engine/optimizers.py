@@ -212,6 +212,12 @@ def refuse_untrainable(model: torch.nn.Module, optimizer: torch.optim.Optimizer)
             )
             raise GradaccError(message)
     for name, parameter in model.named_parameters():
+        if type(parameter.data).__name__ == "DTensor" or type(parameter).__name__ == "DTensor":
+            message = (
+                f"{name} is sharded (a DTensor, as FSDP2 makes them): its norm and its sum over ranks would"
+                " be one rank's. Wrap the model in DistributedDataParallel, or leave it whole."
+            )
+            raise GradaccError(message)
         if parameter.requires_grad and parameter.is_complex():
             message = (
                 f"The parameter {name} is complex, and gradients are summed, scaled and clipped as real"

@@ -192,12 +192,16 @@ class Passes:
                 leaf.grad = buffer if leaf.grad is None else leaf.grad.add_(buffer)
         self.micro.own.clear()
 
-    def join(self, sums: Sums) -> None:
-        """Add all ranks' weights, totals and gradients, under one c."""
+    def join(self, sums: Sums, feed: Feed) -> None:
+        """Add all ranks' weights, totals, counts and gradients, under one c."""
         many = len(self.denominators.names)
         sums.widen(many)
-        both = self._ranks.sum([*sums.weights, *sums.totals])
+        own = (sums.samples + feed.left_out_samples, sums.tokens + feed.left_out_tokens)
+        *both, samples, tokens = self._ranks.sum([*sums.weights, *sums.totals, *own])
         sums.weights, sums.totals = both[:many], both[many:]
+        # What this rank left out is added again where samples are counted, so that all come to the same.
+        sums.samples = int(samples) - feed.left_out_samples
+        sums.tokens = int(tokens) - feed.left_out_tokens
         c = self.denominators.c
         common = self._ranks.max([c or 0.0])
         rescale = c / common[0] if c and common[0] else 1.0

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from trainer_backend.engine.private_api import copy_each
+from trainer_backend.errors import GradaccError
 
 
 class Ranks:
@@ -27,6 +29,25 @@ class Ranks:
     def max(self, values: Sequence[float]) -> list[float]:
         """Element-wise maximum over ranks."""
         return self._reduced(values, dist.ReduceOp.MAX) if self.size > 1 else list(values)
+
+    def compare_weights(self, leaves: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Raises `GradaccError` where the ranks do not begin with the same weights."""
+        if self.size == 1:
+            return
+        sums = [(name, float(leaf.detach().double().sum())) for name, leaf in leaves]
+        many = self.max([float(len(sums)), -float(len(sums))])
+        if many[0] != -many[1]:
+            counts = f"{int(-many[1])} to {int(many[0])}"
+            message = f"The ranks train {counts} parameters. Build one model on all ranks."
+            raise GradaccError(message)
+        high, low = self.max([value for _, value in sums]), self.max([-value for _, value in sums])
+        for (name, _), most, least in zip(sums, high, low, strict=True):
+            if most != -least and not (math.isnan(most) and math.isnan(least)):
+                message = (
+                    f"{name} does not begin alike on all ranks. Seed every rank alike before the model is"
+                    " built, or broadcast rank 0's weights."
+                )
+                raise GradaccError(message)
 
     def names(self, mine: Sequence[str]) -> tuple[str, ...]:
         """All ranks' names in one order: rank 0's, then what each further rank adds."""
