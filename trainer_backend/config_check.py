@@ -262,7 +262,7 @@ def _wanted(kind: inspect.Type) -> str:
         case inspect.DictType():
             return "It must be a table of keys and values."
         case _:
-            return "See the recipe format in the README."
+            return "HOW-IT-WORKS.md describes the recipe format."
 
 
 def _wanted_list(item: inspect.Type) -> str:

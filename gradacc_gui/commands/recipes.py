@@ -83,7 +83,7 @@ class Rings(torch.utils.data.Dataset):
         return self.points[index], self.labels[index]
 '''
 
-RECIPE: Final = """# A recipe for gradacc. Every key is explained in the window and in the README.
+RECIPE: Final = """# A recipe for gradacc. The window explains every key; HOW-IT-WORKS.md lists them.
 
 [run]
 name = "{name}"

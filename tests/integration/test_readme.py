@@ -1,4 +1,4 @@
-"""What the README says can be typed as it stands."""
+"""What the README and its second part, HOW-IT-WORKS, say can be typed as it stands."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from gradacc_gui import cli
 from trainer_backend import protocol
@@ -17,16 +18,17 @@ from trainer_backend.recipe import parse_document, recipe_from_document
 
 CHECKOUT = Path(__file__).parents[2]
 README = (CHECKOUT / "README.md").read_text("utf-8")
+MANUAL = (CHECKOUT / ".github" / "HOW-IT-WORKS.md").read_text("utf-8")
 
 
-def indented_lines() -> list[str]:
-    """The README's lines of code, without their indentation."""
-    return [line.strip() for line in README.splitlines() if line.startswith("    ")]
+def indented_lines(text: str) -> list[str]:
+    """Its lines of code, without their indentation."""
+    return [line.strip() for line in text.splitlines() if line.startswith("    ")]
 
 
 def table_rows() -> dict[str, set[str]]:
-    """The README's tables: words in code of the first cell, and those of the second."""
-    rows = re.findall(r"^\| (.+?) \| (.+) \|$", README, flags=re.MULTILINE)
+    """The manual's tables: words in code of the first cell, and those of the second."""
+    rows = re.findall(r"^\| (.+?) \| (.+) \|$", MANUAL, flags=re.MULTILINE)
     return {
         name: set(re.findall(r"`([a-z_]+)(?: = [^`]*)?`", cell))
         for head, cell in rows
@@ -36,18 +38,19 @@ def table_rows() -> dict[str, set[str]]:
 
 def test_ci_runs_the_readmes_test_command() -> None:
     """So that what a newcomer types is what was tested."""
-    (command,) = [line for line in indented_lines() if line.endswith(".venv/bin/python -m pytest")]
+    (command,) = [line for line in indented_lines(README) if line.endswith(".venv/bin/python -m pytest")]
     assert (CHECKOUT / ".ci" / "run").read_text("utf-8").splitlines()[-1] == command
 
 
-def test_the_recipe_in_the_readme_is_accepted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", [README, MANUAL], ids=["README", "HOW-IT-WORKS"])
+def test_the_recipe_of_each_page_is_accepted(page: str, tmp_path: Path) -> None:
     """By the check that `gradacc run` makes."""
-    (text,) = re.findall(r"```toml\n(.+?)```", README, flags=re.DOTALL)
+    (text,) = re.findall(r"```toml\n(.+?)```", page, flags=re.DOTALL)
     recipe = recipe_from_document(parse_document(text), folder=tmp_path)
     assert recipe.config.effective_batch == 32
 
 
-def test_the_readme_names_every_key_of_a_recipe() -> None:
+def test_the_manual_names_every_key_of_a_recipe() -> None:
     """And none that is not there."""
     told = table_rows()
     for section in msgspec.structs.fields(RunConfig):
@@ -56,9 +59,9 @@ def test_the_readme_names_every_key_of_a_recipe() -> None:
             assert told[section.name] == known, section.name
 
 
-def test_the_readme_names_every_kind_of_task() -> None:
+def test_the_manual_names_every_kind_of_task() -> None:
     """As the recipe wants them."""
-    assert [kind for kind in KINDS if f"`{kind}`" not in README] == []
+    assert [kind for kind in KINDS if f"`{kind}`" not in MANUAL] == []
 
 
 def test_what_a_kind_says_to_install_is_its_extra() -> None:
@@ -72,12 +75,12 @@ def test_what_a_kind_says_to_install_is_its_extra() -> None:
     assert {kind.packages for kind in KINDS.values()} == {(), *named.values()}
 
 
-def test_the_readme_names_every_command() -> None:
+def test_the_manual_names_every_command() -> None:
     """And none that is not there."""
     (actions,) = [
         action for action in cli._parser()._actions if isinstance(action, argparse._SubParsersAction)
     ]
-    told = {line.split()[1] for line in indented_lines() if re.match(r"gradacc [a-z]", line)}
+    told = {line.split()[1] for line in indented_lines(MANUAL) if re.match(r"gradacc [a-z]", line)}
     assert told == set(actions.choices)
 
 
@@ -89,3 +92,40 @@ def test_fields_that_scripts_may_rely_on_are_there() -> None:
     assert len(promised) == 7
     for name, fields in promised.items():
         assert fields <= set(kinds[name].__struct_fields__), name
+
+
+def test_the_readme_is_short_enough_for_a_newcomer() -> None:
+    """What a first look does not need is in the manual, which it links."""
+    assert len(README.splitlines()) <= 150
+
+
+@pytest.mark.parametrize("path", ["README.md", ".github/HOW-IT-WORKS.md", ".github/CONTRIBUTING.md"])
+def test_every_link_to_a_file_or_a_heading_leads_there(path: str) -> None:
+    """A picture that is renamed, or a section, would leave a dead link."""
+    page = CHECKOUT / path
+    targets = re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8"))
+    assert targets
+    for target in targets:
+        file, _, heading = target.partition("#")
+        linked = page.parent / file if file else page
+        assert linked.exists(), target
+        if heading:
+            assert heading in _anchors(linked.read_text("utf-8")), target
+
+
+def _anchors(text: str) -> set[str]:
+    """How headings are linked: in small letters, spaces as hyphens, without punctuation."""
+    titles = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_each_measured_figure_says_whether_it_met_its_target() -> None:
+    """What, figure, target, met or missed, date, machine; where there is no target, nothing is met."""
+    table = MANUAL.partition("| what | figure | target | met or missed | date | machine |\n")[2]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[1:]]
+    assert len(rows) > 10
+    for what, _figure, target, verdict, date, machine in rows:
+        assert (target == "none") == (verdict == ""), what
+        assert re.search(r"met|missed|inconclusive|^$", verdict), what
+        assert re.match(r"20\d\d-\d\d-\d\d", date), what
+        assert machine, what

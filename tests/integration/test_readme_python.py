@@ -1,4 +1,4 @@
-"""Every Python block of the README runs as it stands; where it says `trainer`, it is given one."""
+"""Every Python block of HOW-IT-WORKS runs as it stands; where it says `trainer`, it is given one."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ from tests.support.trainers import events
 from trainer_backend.protocol import OptimizerStepMeasured
 from trainer_backend.run_directory import all_runs
 
-README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
-BLOCKS: list[str] = re.findall(r"```python\n(.+?)```", README, flags=re.DOTALL)
+PAGES = [Path(__file__).parents[2] / name for name in ("README.md", ".github/HOW-IT-WORKS.md")]
+BLOCKS: list[str] = [
+    block
+    for page in PAGES
+    for block in re.findall(r"```python\n(.+?)```", page.read_text("utf-8"), flags=re.DOTALL)
+]
 ALONE = [block for block in BLOCKS if "trainer\n" not in block and "(trainer)" not in block]
 WITH_TRAINER = [block for block in BLOCKS if block not in ALONE]
 
@@ -68,8 +72,8 @@ def small_trainer(folder: Path) -> Any:
 
 def run(block: str, **given: Any) -> dict[str, Any]:
     """What it leaves behind."""
-    names: dict[str, Any] = {"__name__": "readme"} | given
-    exec(compile(block, "README.md", "exec"), names)  # noqa: S102 - our own text
+    names: dict[str, Any] = {"__name__": "manual"} | given
+    exec(compile(block, "HOW-IT-WORKS.md", "exec"), names)  # noqa: S102 - our own text
     return names
 
 

@@ -1,4 +1,4 @@
-"""Stay with your trainer: two lines make a run directory and a live queue, so the window watches it.
+"""Keep your own trainer: two lines make a run directory and a journal, so that the window can watch it.
 
     from trainer_backend.integrations import watch
     watch(trainer)                      # transformers' Trainer, before trainer.train()
@@ -39,6 +39,6 @@ def watch(trainer: Any, **options: Any) -> Any:  # noqa: ANN401 - any library's 
         return watch_accelerate(trainer, **options)
     message = (
         f"{type(trainer).__name__} is none of transformers' Trainer, Lightning's Trainer and accelerate's"
-        ' Accelerator. For a loop of your own use Recorder (README, "Stay with your trainer").'
+        ' Accelerator. For a loop of your own, use trainer_backend.integrations.recorder.Recorder.'
     )
     raise UsageError(message)

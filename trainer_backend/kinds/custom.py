@@ -11,7 +11,7 @@ from trainer_backend.section import Section
 
 
 class CustomTask(Section, frozen=True, kw_only=True):
-    """Your own code: an object with model, datasets and loss (see "Bring your own" in the README)."""
+    """Your own code: an object with model, datasets and loss (see "Bring your own" in HOW-IT-WORKS.md)."""
 
     kind: Literal["custom"] = "custom"
     entry: Annotated[

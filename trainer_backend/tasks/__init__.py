@@ -3,7 +3,7 @@
     from trainer_backend.tasks import Batch, Datasets, LossTerm
 
 A loss is a *sum* and its *weight* (its own denominator), not a mean: so gradients of micro-batches
-of any size add up to that of the large batch (README, "How it works").
+of any size add up to that of the large batch (.github/HOW-IT-WORKS.md).
 """
 
 from __future__ import annotations
