@@ -39,6 +39,6 @@ def watch(trainer: Any, **options: Any) -> Any:  # noqa: ANN401 - any library's 
         return watch_accelerate(trainer, **options)
     message = (
         f"{type(trainer).__name__} is none of transformers' Trainer, Lightning's Trainer and accelerate's"
-        ' Accelerator. For a loop of your own, use trainer_backend.integrations.recorder.Recorder.'
+        " Accelerator. For a loop of your own, use trainer_backend.integrations.recorder.Recorder."
     )
     raise UsageError(message)
