@@ -18,6 +18,7 @@ import msgspec
 
 from trainer_backend.errors import RunDirectoryError
 from trainer_backend.protocol import AnyCommand
+from trainer_backend.regular_files import read_regular
 
 SUFFIX: Final = ".json"
 LARGEST_BYTES: Final = 64 * 1024
@@ -99,17 +100,8 @@ class Inbox:
         return command
 
     def _content(self, name: str) -> bytes:
-        """Raises OSError, and ValueError for what cannot be a command's file."""
-        handle = os.open(self.path / f"{name}{SUFFIX}", os.O_RDONLY | _NEVER_WAIT)
-        with os.fdopen(handle, "rb") as file:
-            status = os.fstat(handle)
-            if not stat.S_ISREG(status.st_mode):
-                raise ValueError("it is no regular file")
-            content = file.read(LARGEST_BYTES + 1)
-        if len(content) > LARGEST_BYTES:
-            message = f"larger than {LARGEST_BYTES} bytes"
-            raise ValueError(message)
-        return content
+        """Raises OSError for what cannot be a command's file."""
+        return read_regular(self.path / f"{name}{SUFFIX}", LARGEST_BYTES)
 
     def remove(self, name: str) -> None:
         """Take an answered entry away: a file is removed, anything else moved aside."""
@@ -124,10 +116,6 @@ class Inbox:
 def _malformed(name: str, reason: str) -> Malformed:
     as_text = name.encode("utf-8", "replace").decode("utf-8")
     return Malformed(as_text, reason.encode("utf-8", "replace").decode("utf-8"), name)
-
-
-_NEVER_WAIT: Final[int] = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
-"""A named pipe would wait for its writer; a link leads out of the run."""
 
 
 def _is_old(changed_at_ns: int, grain_s: float = 2.0) -> bool:

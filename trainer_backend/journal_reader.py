@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,79 +13,123 @@ from typing import Any, Final
 
 from trainer_backend.errors import RunDirectoryError
 from trainer_backend.journal_mending import mend_unless_locked
-from trainer_backend.journal_rows import (
-    columns,
-    columns_in,
-    event_of,
-    fact_of,
-    without_nan_text,
+from trainer_backend.journal_rows import columns, columns_in, without_nan_text
+from trainer_backend.journal_trust import (
+    LARGEST_VALUE_BYTES,
+    UntrustedError,
+    check_head,
+    check_numbers,
+    check_tables,
+    facts_of,
+    measurement_of,
 )
 from trainer_backend.protocol import FACTS, MEASUREMENTS, Event, Record
+from trainer_backend.regular_files import check_regular
 
 PATIENCE_S: Final = 0.02
 """How long a read waits for a lock (held only while a journal is opened, mended or sealed)."""
+LONGEST_READ_S: Final = 30.0
+"""A bounded read takes milliseconds; one of this length is not of a journal that we wrote."""
+PAGE_FACTS: Final = 5_000
+"""Facts of one statement."""
+LARGEST_SEQ: Final = 2**63 - 1
+LOOK_EVERY: Final = 100_000
+"""Steps of SQLite's machine between two looks at the clock: about a millisecond."""
+_BESIDE: Final = ("", "-wal", "-shm", "-journal")
 
 
 class Slice:
     """What one read gives: all that happened after `after`, up to and including `last`."""
 
-    __slots__ = ("after", "facts", "last", "rows")
+    __slots__ = ("after", "facts", "last", "path", "rows")
 
     def __init__(
-        self, after: int, last: int, rows: dict[type[Event], list[tuple[Any, ...]]], facts: list[Record]
+        self,
+        after: int,
+        last: int,
+        rows: dict[type[Event], list[tuple[Any, ...]]] | None = None,
+        facts: list[Record] | None = None,
+        *,
+        path: Path = Path(),
     ) -> None:
         self.after = after
         self.last = last
-        self.rows = rows
-        self.facts = facts
+        self.rows = {} if rows is None else rows
+        self.facts = [] if facts is None else facts
+        self.path = path
+        """The journal that it was read from."""
 
     def __len__(self) -> int:
         return len(self.facts) + sum(map(len, self.rows.values()))
 
     def records(self) -> list[Record]:
-        """Every event, typed, in the order of `seq`."""
+        """Every event, typed, in the order of `seq`. Raises RunDirectoryError for a damaged journal."""
         records = list(self.facts)
-        for kind, rows in self.rows.items():
-            records += (Record(row[0], row[1], row[2], event_of(kind, row)) for row in rows)
+        with damage_told(self.path):
+            for kind, rows in self.rows.items():
+                records += [measurement_of(kind, row) for row in rows]
         records.sort(key=lambda record: record.seq)
         return records
+
+
+@contextmanager
+def damage_told(path: Path) -> Iterator[None]:
+    """Make a RunDirectoryError of whatever shows that the journal at `path` cannot be read."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT:
+            message = f"The journal {path} took too long to read. It is damaged, or its disk is very slow."
+        else:
+            message = f"The journal {path} cannot be read: {error}. It is damaged or half copied."
+        raise RunDirectoryError(message) from error
+    except UntrustedError as error:
+        message = f"The journal {path} is damaged: {error}. Copy the run again, or delete it."
+        raise RunDirectoryError(message) from error
 
 
 class JournalReader:
     """Reads a journal while others write it. Every method raises RunDirectoryError for a damaged one.
 
     A journal that its trainer is just making is empty, not damaged; what a killed one left half done is
-    undone first. `immutable` is only for a journal
-    without a WAL in a place where nothing may be written (with a WAL it would hide rows, silently).
+    undone first. `immutable` is only for a journal without a WAL in a place where nothing may be written
+    (with a WAL it would hide rows, silently). `within_s`: longest time that all reads may take together.
     """
 
-    def __init__(self, path: Path, *, immutable: bool = False) -> None:
+    def __init__(self, path: Path, *, immutable: bool = False, within_s: float = math.inf) -> None:
         if not path.is_file():
             message = f"There is no journal at {path}. The run directory is incomplete."
             raise RunDirectoryError(message)
-        self._path = path
+        for suffix in _BESIDE:
+            check_regular(path.with_name(f"{path.name}{suffix}"))
+        self.path = path
         self._kinds: dict[type[Event], str] = {}
         self._columns: dict[type[Event], set[str]] = {}
         self._wanted: dict[type[Event], tuple[str, ...]] = {}
         self._narrow: dict[type[Event], str] = {}
+        self._ends_at = time.monotonic() + within_s
+        self._deadline = self._ends_at
         if not immutable:
             mend_unless_locked(path)
         uri = f"{path.absolute().as_uri()}?mode=ro" + ("&immutable=1" if immutable else "")
         with self._damage_told():
             self._connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=PATIENCE_S)
+        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_VALUE_BYTES)
+        self._connection.set_progress_handler(self._is_late, LOOK_EVERY)
         try:
             self._is_ready()
         except RunDirectoryError:
             self._connection.close()
             raise
 
+    def _is_late(self) -> bool:
+        return time.monotonic() > self._deadline
+
     @contextmanager
     def _damage_told(self) -> Iterator[None]:
-        try:
+        self._deadline = min(self._ends_at, time.monotonic() + LONGEST_READ_S)
+        with damage_told(self.path):
             yield
-        except sqlite3.Error as error:
-            message = f"The journal {self._path} cannot be read: {error}. It is damaged or half copied."
-            raise RunDirectoryError(message) from error
 
     def _is_ready(self) -> bool:
         """Whether the journal has its tables. They are made in one transaction, so all are there or none."""
@@ -107,7 +152,7 @@ class JournalReader:
         connection = self._connection
         connection.execute("BEGIN")
         try:
-            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # this holds the state
+            check_tables(connection)  # this holds the state
             self._columns = {kind: columns_in(connection, kind.__name__) for kind in MEASUREMENTS}
         finally:
             connection.execute("COMMIT")
@@ -121,7 +166,7 @@ class JournalReader:
 
     def read(self, after: int = 0, limit: int = 20_000) -> Slice:
         """At most about `limit` events after `after`, from one consistent state of the journal."""
-        part = self._read(after, limit, self._kinds) if self._is_ready() else Slice(after, after, {}, [])
+        part = self._read(after, limit, self._kinds) if self._is_ready() else Slice(after, after)
         part.rows = {kind: without_nan_text(rows) for kind, rows in part.rows.items()}
         return part
 
@@ -132,7 +177,7 @@ class JournalReader:
         understand; `Slice.records` is not for these rows.
         """
         if not self._is_ready():
-            return Slice(after, after, {}, [])
+            return Slice(after, after)
         if self._wanted != wanted:
             self._wanted = dict(wanted)
             self._narrow = {
@@ -141,7 +186,7 @@ class JournalReader:
         return self._read(after, limit, self._narrow)
 
     def _read(self, after: int, limit: int, selects: Mapping[type[Event], str]) -> Slice:
-        nothing = Slice(after, after, {}, [])
+        nothing = Slice(after, after)
         with self._damage_told():
             try:
                 if self._newest_seq() <= after:
@@ -155,7 +200,7 @@ class JournalReader:
                 if self._is_busy(error):  # being sealed or mended: nothing new now, the next look will tell
                     return nothing
                 raise
-        return Slice(after, last, rows, _records(found))
+            return Slice(after, last, rows, facts_of(found), path=self.path)
 
     def _read_between(
         self, after: int, end: int, selects: Mapping[type[Event], str]
@@ -175,9 +220,18 @@ class JournalReader:
         ).fetchall()
         if facts:
             last = max(last, facts[-1][0])
-        if last == after:
-            last = end  # a gap (lost measurements) wider than the limit: there is more behind it
+        if last == after:  # a gap (lost measurements) wider than the limit: there is more behind it
+            last = self._first_after(end) - 1
         return rows, facts, last
+
+    def _first_after(self, seq: int) -> int:
+        """The number of the first event behind `seq`; the caller knows that there is one."""
+        tables = ("facts", *(kind.__name__ for kind in self._kinds))
+        firsts = " UNION ALL ".join(f"SELECT min(seq) AS first FROM {table} WHERE seq>?" for table in tables)
+        found = self._connection.execute(
+            f"SELECT min(first) FROM ({firsts})", (seq,) * len(tables)
+        ).fetchone()
+        return check_head(found[0])
 
     def head(self) -> int:
         """The newest sequence number; 0 when there is none."""
@@ -187,27 +241,46 @@ class JournalReader:
             return self._newest_seq()
 
     def _newest_seq(self) -> int:
-        return newest_seq(self._connection, self._kinds)
+        return check_head(newest_seq(self._connection, self._kinds))
 
     def facts(self, *kinds: type[Event]) -> list[Record]:
         """All facts (of these kinds), in order; cheap, since facts are few."""
-        return self._facts(kinds, "ORDER BY seq")
+        return self._facts(kinds)
 
     def newest_fact(self, *kinds: type[Event]) -> Record | None:
         """The newest fact of these kinds."""
-        found = self._facts(kinds, "ORDER BY seq DESC LIMIT 1")
+        found = self._facts(kinds, newest=True, one=True)
         return found[0] if found else None
 
     def first_fact(self, *kinds: type[Event]) -> Record | None:
         """The oldest fact of these kinds."""
-        found = self._facts(kinds, "ORDER BY seq LIMIT 1")
+        found = self._facts(kinds, one=True)
         return found[0] if found else None
 
-    def _facts(self, kinds: Sequence[type[Event]], order: str) -> list[Record]:
+    def _facts(
+        self, kinds: Sequence[type[Event]], *, newest: bool = False, one: bool = False
+    ) -> list[Record]:
+        """Facts page by page, so that the time that they may take is looked at."""
         names = [kind.__name__ for kind in kinds] or list(FACTS)
         marks = ",".join("?" * len(names))
-        sql = f"SELECT seq, attempt, at, type, body FROM facts WHERE type IN ({marks}) {order}"
-        return _records(self._query(sql, names))
+        beyond, order, place = ("<", "DESC", LARGEST_SEQ) if newest else (">", "ASC", 0)
+        sql = (
+            "SELECT seq, attempt, at, type, body FROM facts"
+            f" WHERE (type IN ({marks}) OR typeof(type)!='text') AND seq{beyond}?"
+            f" ORDER BY seq {order} LIMIT {1 if one else PAGE_FACTS}"
+        )
+        records: list[Record] = []
+        while found := self._query(sql, (*names, place)):
+            with self._damage_told():
+                records += facts_of(found)
+            place = found[-1][0]
+            if one or len(found) < PAGE_FACTS:
+                break
+        return records
+
+    def records_of(self, kind: type[Event], first: int, last: int) -> list[Record]:
+        """Events of one measurement with first <= seq <= last, typed; the caller bounds the range."""
+        return [self.typed(kind, row) for row in self.read_rows(kind, first, last)]
 
     def read_rows(self, kind: type[Event], first: int, last: int) -> list[tuple[Any, ...]]:
         """Rows of one measurement with first <= seq <= last; the caller bounds the range."""
@@ -225,7 +298,12 @@ class JournalReader:
     def newest_record(self, kind: type[Event], *, before: float = math.inf) -> Record | None:
         """The newest event of one measurement, typed, among those before number `before`."""
         row = self.newest(kind, before=before)
-        return None if row is None else Record(row[0], row[1], row[2], event_of(kind, row))
+        return None if row is None else self.typed(kind, row)
+
+    def typed(self, kind: type[Event], row: tuple[Any, ...]) -> Record:
+        """A row of one measurement, as `newest` and `read_rows` give it, as an event."""
+        with self._damage_told():
+            return measurement_of(kind, row)
 
     def select(self, sql: str, parameters: Sequence[float] = ()) -> list[tuple[Any, ...]]:
         """Rows of one bounded SELECT over the tables, NaN real again.
@@ -233,6 +311,13 @@ class JournalReader:
         For readers that want a few columns of long stretches: all of a roll-up's take ten times as long.
         """
         return without_nan_text(self._query(sql, parameters))
+
+    def select_numbers(self, sql: str, parameters: Sequence[float] = ()) -> list[tuple[Any, ...]]:
+        """The same, of columns that place a row in the run: each value is a finite number."""
+        rows = self._query(sql, parameters)
+        with self._damage_told():
+            check_numbers(rows)
+        return rows
 
     def _query(self, sql: str, parameters: Sequence[float | str]) -> list[tuple[Any, ...]]:
         if not self._is_ready():
@@ -243,18 +328,13 @@ class JournalReader:
     def _is_busy(self, error: sqlite3.Error) -> bool:
         """Whether the next look may find what this one could not."""
         if error.sqlite_errorcode == sqlite3.SQLITE_READONLY_ROLLBACK:
-            mend_unless_locked(self._path)  # its writer was killed since this reader was opened
+            mend_unless_locked(self.path)  # its writer was killed since this reader was opened
             return True
         return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
-
-
-def _records(found: list[tuple[Any, ...]]) -> list[Record]:
-    events = ((row, fact_of(row[3], row[4])) for row in found)
-    return [Record(row[0], row[1], row[2], event) for row, event in events if event is not None]
 
 
 def newest_seq(connection: sqlite3.Connection, kinds: Iterable[type[Event]] = MEASUREMENTS) -> int:

@@ -270,27 +270,26 @@ def storable(value: Any) -> Any:  # noqa: ANN401 - any field's value
                 return str(value)
 
 
-def event_of(kind: type[Event], row: tuple[Any, ...]) -> AnyEvent:
-    """The measurement that a row holds."""
-    fields = dict(zip(kind.__struct_fields__, row[3:], strict=False))
-    if isinstance(fields.get("metrics"), str):
-        fields["metrics"] = json.loads(fields["metrics"])
-    return kind(**fields)  # type: ignore[return-value]  # a member of the union, by its table
-
-
 def body_of(event: Event) -> str:
     """A fact as JSON."""
     return json.dumps(msgspec.to_builtins(event, enc_hook=storable))
 
 
 def fact_of(name: str, body: str) -> AnyEvent | None:
-    """The fact that a row holds; None when a newer (or much older) gradacc wrote it."""
+    """The fact that a row holds; None when a newer (or much older) gradacc wrote it.
+
+    Raises ValueError and RecursionError for a body that no gradacc wrote.
+    """
     kind = FACTS.get(name)
     if kind is None:
         return None
+    fields = json.loads(body)
+    if not isinstance(fields, dict):
+        message = f"{body[:20]!r} is no object of JSON"
+        raise ValueError(message)  # noqa: TRY004 - of the text, like json's own
     try:
-        return msgspec.convert(json.loads(body), kind)  # type: ignore[return-value]  # a member of the union
-    except (msgspec.ValidationError, ValueError):
+        return msgspec.convert(fields, kind)  # type: ignore[return-value]  # a member of the union
+    except msgspec.ValidationError:
         return None
 
 

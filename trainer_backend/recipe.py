@@ -6,12 +6,13 @@ entry resolve in, and a hash of the entry's source, so that a change is said at 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import tomlkit
@@ -21,8 +22,7 @@ from tomlkit.toml_document import TOMLDocument
 from trainer_backend.config import RunConfig
 from trainer_backend.config_check import Problem, check
 from trainer_backend.errors import UsageError
-
-LARGEST_BYTES: Final = 1024 * 1024
+from trainer_backend.regular_files import LARGEST_TEXT_BYTES, read_regular
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,15 +77,15 @@ def _place(problem: Problem, settings: Sequence[str]) -> str:
 def read_document(path: Path) -> TOMLDocument:
     """A recipe's TOML, with comments. Raises UsageError with a sentence."""
     try:
-        if path.stat().st_size > LARGEST_BYTES:
-            message = f"{path} is larger than 1 MiB; that is no recipe. Choose a .toml file."
-            raise UsageError(message)
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_regular(path, LARGEST_TEXT_BYTES, follow=True).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         message = f"{path} is not text in UTF-8 (byte {error.start}); that is no recipe. Choose a .toml file."
         raise UsageError(message) from error
-    except OSError as error:
-        message = f"The recipe {path} cannot be read: {error.strerror}. Check the path."
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        why = getattr(error, "strerror", None) or str(error)
+        if isinstance(error, OSError) and error.errno == errno.EFBIG:
+            why = "it is larger than 1 MiB, so it is no recipe"
+        message = f"The recipe {path} cannot be read: {why}. Check the path."
         raise UsageError(message) from error
     return parse_document(text, str(path))
 
@@ -96,9 +96,17 @@ def parse_document(text: str, where: str = "recipe") -> TOMLDocument:
         # tomllib is the stricter reader and has the better messages; tomlkit keeps the comments.
         tomllib.loads(text)
         return tomlkit.parse(text)
-    except (tomllib.TOMLDecodeError, tomlkit.exceptions.TOMLKitError) as error:
-        message = f"{where} is not valid TOML: {error}. Mend that line and open it again."
+    except RecursionError as error:
+        message = f"{where} is not a recipe: its values are nested too deeply. Give each key a plain value."
         raise UsageError(message) from error
+    except (ValueError, tomlkit.exceptions.TOMLKitError) as error:  # ValueError: over 4,300 digits, too
+        message = f"{where} is not valid TOML: {_short(error)}. Mend that line and open it again."
+        raise UsageError(message) from error
+
+
+def _short(error: Exception) -> str:
+    """Why a text is no TOML, without the advice for programmers that Python gives on long numbers."""
+    return "a number has too many digits" if "integer string conversion" in str(error) else str(error)
 
 
 def recipe_from_document(

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from trainer_backend.errors import RunDirectoryError, UsageError
 from trainer_backend.private_files import home, make_private, private_opener, sync
+from trainer_backend.regular_files import LARGEST_TEXT_BYTES, is_folder, kind_of, read_regular, strange_file
 from trainer_backend.trainer_lock import LockHolder, TrainerLock, is_locked, read_holder
 
 if TYPE_CHECKING:
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
     from trainer_backend.protocol import Scalar
     from trainer_backend.recipe import Recipe
 
+_JOURNAL: Final = "run.sqlite"
+_FILES: Final = (
+    "recipe.toml", _JOURNAL, f"{_JOURNAL}-wal", f"{_JOURNAL}-shm", f"{_JOURNAL}-journal", "trainer.lock",
+    "trainer.log",
+)  # fmt: skip
+"""What may lie in a run's directory as regular files only."""
 _CHECKPOINT: Final = re.compile(r"^step-(\d{9,18})$")
 _REPLACED: Final = re.compile(r"^\.step-(\d{9,18})\.old\.part$")
 
@@ -125,17 +132,30 @@ class RunDirectory:
         return name if isinstance(name, str) else ""
 
     def check(self) -> None:
-        """Raise RunDirectoryError unless this is a run's directory."""
-        if not self.path.is_dir():
-            message = f"There is no run directory at {self.path}."
-            raise RunDirectoryError(message)
-        if not self.recipe_path.is_file():
+        """Raise RunDirectoryError unless this is a run's directory, with its files as regular ones."""
+        there = self._entries()
+        for name in _FILES:
+            if name in there and not there[name].is_file(follow_symlinks=False):
+                path = self.path / name
+                raise RunDirectoryError(strange_file(path, kind_of(path.lstat().st_mode)))
+        if "recipe.toml" not in there:
             message = f"{self.path} is not a run directory, or half copied: it has no recipe.toml."
             raise RunDirectoryError(message)
-        if not (self.inbox_path.is_dir() or self.journal_path.exists()):
+        if _JOURNAL not in there and not is_folder(self.inbox_path):
             # A project's folder may hold a recipe.toml of its own.
             message = f"{self.path} is not a run directory: it has neither a journal nor an inbox."
             raise RunDirectoryError(message)
+
+    def _entries(self) -> dict[str, os.DirEntry[str]]:
+        """What lies in the directory and is ours, by name. Raises RunDirectoryError."""
+        try:
+            with os.scandir(self.path) as entries:
+                return {entry.name: entry for entry in entries if entry.name in _FILES}
+        except (FileNotFoundError, NotADirectoryError):
+            message = f"There is no run directory at {self.path}."
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+            message = f"{self.path} cannot be read: {_why(error)}. Check the path and its rights."
+        raise RunDirectoryError(message)
 
     def check_checkpoint(self, step: int) -> None:
         """Raise UsageError unless a checkpoint of `step` lies here; reading it tells whether it is good."""
@@ -196,9 +216,13 @@ def _recipe(path: Path, _stamp: Stamp) -> Recipe:
 @functools.lru_cache(maxsize=1024)
 def _tables(path: Path, _stamp: Stamp) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text("utf-8").removeprefix("\ufeff"))
-    except (OSError, ValueError):  # charts and lists can do without; who starts the run will say so
+        return tomllib.loads(read_regular(path, LARGEST_TEXT_BYTES).decode("utf-8").removeprefix("\ufeff"))
+    except (OSError, ValueError, RecursionError):  # lists can do without; who starts the run will say so
         return {}
+
+
+def _why(error: OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else "") or str(error)
 
 
 def checkpoints_in(folder: Path) -> dict[int, Path]:
@@ -227,7 +251,8 @@ def is_readable(path: Path) -> bool:
 def all_runs() -> list[RunDirectory]:
     """Every run in the home, newest first by its recipe's time."""
     try:
-        folders = [Path(entry.path) for entry in os.scandir(runs_folder()) if entry.is_dir()]
+        with os.scandir(runs_folder()) as entries:
+            folders = [Path(entry.path) for entry in entries if is_folder(entry)]
     except OSError:
         return []
     return sorted((RunDirectory(folder) for folder in folders), key=_age, reverse=True)
@@ -255,7 +280,7 @@ def find_run(text: str) -> RunDirectory:
     if len(found) == 1:
         return found[0]
     if not found:
-        if Path(text).is_dir():
+        if is_folder(Path(text)):
             run = RunDirectory(Path(text))
             run.check()
             return run

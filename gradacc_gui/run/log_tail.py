@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Final
 
+from trainer_backend.regular_files import open_regular
+
 TAIL_BYTES: Final = 256 * 1024
 """What is read of a long log at first, and at most in one tick."""
 MOST_BEHIND_BYTES: Final = 1024 * 1024
@@ -55,7 +57,7 @@ class Tail:
             assert self._offset is not None
             if size == self._offset:
                 return self._take_rest(), start_over
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 file.seek(self._offset)
                 data = file.read(TAIL_BYTES)
         except OSError:  # not there yet, or its folder was taken away: nothing to show

@@ -19,6 +19,7 @@ from trainer_backend.recipe import (
     recipe_for_run,
     recipe_from_document,
 )
+from trainer_backend.regular_files import open_regular
 from trainer_backend.run_directory import RunDirectory
 
 HEAD_BYTES: Final = 4096
@@ -91,7 +92,7 @@ def request_for_recipe(path: Path) -> StartRequest:
 def interpreter_of(run: RunDirectory) -> str:
     """The interpreter that a run was started with, from the head of its log; empty when it is not said."""
     try:
-        with run.log_path.open("rb") as file:
+        with open_regular(run.log_path) as file:
             head = file.read(HEAD_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""

@@ -42,7 +42,7 @@ class Follower:
         """What is new since the last poll. Raises RunDirectoryError for a damaged journal."""
         if self._reader is None:
             if not self.run.journal_path.is_file():
-                return Slice(self.after, self.after, {}, [])
+                return Slice(self.after, self.after)
             self._reader = JournalReader(self.run.journal_path)
         found = self._reader.read(self.after, limit)
         self.after = found.last

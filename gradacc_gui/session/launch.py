@@ -34,6 +34,7 @@ from trainer_backend.errors import RunDirectoryError
 from trainer_backend.inbox import Inbox
 from trainer_backend.private_files import private_opener
 from trainer_backend.recipe import Recipe, RecipeError, default_name, recipe_for_run
+from trainer_backend.regular_files import open_regular
 from trainer_backend.run_directory import RunDirectory
 from trainer_backend.wholeness import check_whole
 
@@ -216,7 +217,7 @@ def crash_place(lines: Sequence[str]) -> str:
 def tail(path: Path, *, count: int = TAIL_LINES, since: int = 0) -> tuple[str, ...]:
     """The newest lines of a text file; empty when it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)
             start_at = max(since, size - TAIL_BYTES)
             file.seek(start_at)

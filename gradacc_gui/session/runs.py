@@ -42,6 +42,8 @@ from trainer_backend.wholeness import check_whole
 
 STARTING_S: Final = 20.0
 """How long a trainer may take from its start to its lock before the run counts as interrupted."""
+LONGEST_LOOK_S: Final = 10.0
+"""How long a look at one run may take; it takes milliseconds where its directory is as we leave it."""
 FULL_BYTES: Final = 1 << 20
 """Less room than this is none for a journal."""
 SQLITE_MAGIC: Final = b"SQLite format 3\0"
@@ -90,16 +92,27 @@ def list_runs() -> list[RunSummary]:
 
 def summarise(run: RunDirectory) -> RunSummary:
     """What a run is doing now. Never raises for what lies in its directory: that is *damaged*."""
-    alive = run.is_alive()  # before the journal is read: an end that is written in between is then seen
-    name = run.asked_name or run.id
     try:
-        run.check()
-        if not run.journal_path.is_file():
-            return _without_journal(run, name, alive=alive)
-        with open_journal(run, alive=alive) as reader:
-            return _from_journal(run, name, reader, alive=alive)
+        return examine(run)
     except GradaccError as error:
-        return RunSummary(run=run, name=name, state=RunState.DAMAGED, reason=str(error))
+        reason = str(error)
+    except Exception as error:  # noqa: BLE001 - one run's directory, whatever it is, must not hide the others
+        reason = (
+            f"{run.path} holds what gradacc cannot read ({type(error).__name__}: {error})."
+            " It is damaged, or a newer gradacc made it."
+        )
+    return RunSummary(run=run, name=run.id, state=RunState.DAMAGED, reason=" ".join(reason.splitlines()))
+
+
+def examine(run: RunDirectory) -> RunSummary:
+    """What a run is doing now. Raises GradaccError for a directory that is no run's, or damaged."""
+    alive = run.is_alive()  # before the journal is read: an end that is written in between is then seen
+    run.check()
+    name = run.asked_name or run.id
+    if not run.journal_path.is_file():
+        return _without_journal(run, name, alive=alive)
+    with open_journal(run, alive=alive, within_s=LONGEST_LOOK_S) as reader:
+        return _from_journal(run, name, reader, alive=alive)
 
 
 def _without_journal(run: RunDirectory, name: str, *, alive: bool) -> RunSummary:
@@ -151,6 +164,7 @@ def died_unseen(run: RunDirectory) -> bool:
 
 
 def _from_journal(run: RunDirectory, name: str, reader: JournalReader, *, alive: bool) -> RunSummary:
+    reader.head()  # a journal that ends where none can is damaged, whatever else it tells
     facts = RunFacts().take_all(reader.facts(*_TELLING))
     progress = facts.progress(reader.newest_record(OptimizerStepMeasured))
     told_at = [record.at for record in (reader.newest_fact(*_TELLING),) if record is not None]
@@ -183,7 +197,11 @@ def is_lengthened(run: RunDirectory, reader: JournalReader) -> bool:
         asked.get("max_samples", 0) > (before.max_samples or done["samples_seen"])
         or asked.get("max_optimizer_steps", 0) > (before.max_optimizer_steps or done["updates"])
         # A dropped tail leaves an epoch short, so it is counted up.
-        or (per_epoch is not None and asked.get("epochs", 0) > math.ceil(done["samples_seen"] / per_epoch))
+        or (
+            per_epoch is not None
+            and per_epoch > 0
+            and asked.get("epochs", 0) > math.ceil(done["samples_seen"] / per_epoch)
+        )
     )
 
 
@@ -209,22 +227,25 @@ def _state(run: RunDirectory, facts: RunFacts, *, alive: bool, seen_at: float) -
 
 
 @contextmanager
-def open_journal(run: RunDirectory, *, alive: bool | None = None) -> Iterator[JournalReader]:
+def open_journal(
+    run: RunDirectory, *, alive: bool | None = None, within_s: float = math.inf
+) -> Iterator[JournalReader]:
     """A reader of a run's journal, however it lies: live, sealed, or unsealed in a read-only place.
 
+    `within_s`: longest time that all reads may take together.
     Raises RunDirectoryError when it cannot be read at all.
     """
     is_alive = run.is_alive() if alive is None else alive
     with ExitStack() as stack:
         if not is_alive and not os.access(run.path, os.W_OK):
-            reader = _open_read_only(run, stack)
+            reader = _open_read_only(run, stack, within_s)
         else:
-            reader = JournalReader(run.journal_path)
+            reader = JournalReader(run.journal_path, within_s=within_s)
         stack.callback(reader.close)
         yield reader
 
 
-def _open_read_only(run: RunDirectory, stack: ExitStack) -> JournalReader:
+def _open_read_only(run: RunDirectory, stack: ExitStack, within_s: float) -> JournalReader:
     """Where SQLite may not make the files beside the journal that its WAL mode needs.
 
     With a WAL, both are copied, for without it the newest events are missing, silently; what a kill left
@@ -234,12 +255,12 @@ def _open_read_only(run: RunDirectory, stack: ExitStack) -> JournalReader:
     path, wal = run.journal_path, wal_of(run.journal_path)
     try:
         if not (wal.is_file() and wal.stat().st_size) and not may_be_hot(path):
-            return JournalReader(path, immutable=_is_in_wal_mode(path))
+            return JournalReader(path, immutable=_is_in_wal_mode(path), within_s=within_s)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gradacc-")))
         for beside in (wal, rollback_journal_of(path)):
             if beside.is_file():
                 shutil.copyfile(beside, folder / beside.name)
-        return JournalReader(Path(shutil.copyfile(path, folder / path.name)))
+        return JournalReader(Path(shutil.copyfile(path, folder / path.name)), within_s=within_s)
     except OSError as error:
         message = f"The journal {path} cannot be copied: {error.strerror}. It is damaged or half copied."
         raise RunDirectoryError(message) from error

@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gradacc_gui.series import Floats, Groups, concatenate
+from trainer_backend.errors import RunDirectoryError
+from trainer_backend.journal_trust import LARGEST_NUMBER
 
 MISSING_BITS: Final = 0x7FF8_0000_0000_0ACC
 MISSING: Final[float] = struct.unpack("<d", MISSING_BITS.to_bytes(8, "little"))[0]
@@ -42,11 +44,22 @@ def is_missing(values: Floats) -> npt.NDArray[np.bool_]:
 
 
 def column(values: Sequence[Any]) -> Floats:
-    """A column of numbers and None as float64."""
-    result = np.array(values, dtype=np.float64)  # None becomes a common NaN here
+    """A column of numbers and None as float64. Raises RunDirectoryError: a journal of something else."""
+    try:
+        result = np.array(values, dtype=np.float64)  # None becomes a common NaN here
+    except (TypeError, ValueError, OverflowError) as error:
+        message = f"The journal is damaged: it holds a column that is not of numbers ({error})."
+        raise RunDirectoryError(message) from error
     if np.isnan(result).any():
         result[[value is None for value in values]] = MISSING
     return result
+
+
+def check_places(columns: Floats) -> None:
+    """Raise RunDirectoryError unless columns (columns x rows) that place rows in the run are numbers."""
+    if not (np.abs(columns) < LARGEST_NUMBER).all():
+        message = "The journal is damaged: an event in it lacks its number, time, step or samples."
+        raise RunDirectoryError(message)
 
 
 def summarize(values: Floats) -> Floats:

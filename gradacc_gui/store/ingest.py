@@ -8,7 +8,7 @@ import numpy as np
 
 from gradacc_gui.series import Floats
 from gradacc_gui.store.clock import Clock, RunPosition
-from gradacc_gui.store.columns import Track, column
+from gradacc_gui.store.columns import Track, check_places, column
 from trainer_backend.journal import numeric_fields
 from trainer_backend.protocol import (
     MEASUREMENTS,
@@ -47,9 +47,20 @@ WANTED: Final = {kind: ("seq", "at", *kept_fields(kind)) for kind in MEASUREMENT
 """What is read of each measurement's rows."""
 
 
-def as_columns(rows: list[tuple[Any, ...]]) -> Floats:
-    """Journal rows, as `WANTED` has them, turned into columns x rows."""
-    return np.array([column(values) for values in zip(*rows, strict=True)])
+_PLACES: Final = {
+    kind: [
+        place for place, name in enumerate(names) if name in ("seq", "at", "step", "index", "samples_seen")
+    ]
+    for kind, names in WANTED.items()
+}
+"""Where among these stands what every row must have."""
+
+
+def as_columns(kind: type[Event], rows: list[tuple[Any, ...]]) -> Floats:
+    """Journal rows, as `WANTED` has them, turned into columns x rows. Raises RunDirectoryError."""
+    columns = np.array([column(values) for values in zip(*rows, strict=True)])
+    check_places(columns[_PLACES[kind]])
+    return columns
 
 
 class Placer:

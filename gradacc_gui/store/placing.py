@@ -30,7 +30,7 @@ _ON_THE_CLOCK: Final = (
     MeasurementsLost, Paused, Resumed, RunFailed, RunFinished, RunStopped, Slept,
 )  # fmt: skip
 _ROW_BEFORE: Final = (
-    'SELECT seq, at, step, "index", samples_seen, tokens_seen FROM MicroBatchMeasured'
+    'SELECT seq, at, step, "index", samples_seen, coalesce(tokens_seen, 0) FROM MicroBatchMeasured'
     " WHERE seq<? ORDER BY seq DESC LIMIT 1"
 )
 
@@ -159,7 +159,7 @@ class FactPlacer:
     def _lose(self, seq: int, first: int, last: int) -> None:
         """Between the newest row before the lost ones and the first row after them."""
         begin = self._position_before(first)
-        after = self._reader.select(
+        after = self._reader.select_numbers(
             "SELECT seq FROM MicroBatchMeasured WHERE seq>? ORDER BY seq LIMIT 1", (last,)
         )
         end = self._position_before(after[0][0] + 1) if after else begin
@@ -193,12 +193,13 @@ class FactPlacer:
     def _row_before(self, seq: int) -> tuple[float, ...] | None:
         """Some columns of the newest visible micro-batch before row `seq`."""
         return self._visible_before(
-            seq, lambda end: next(iter(self._reader.select(_ROW_BEFORE, (end,))), None)
+            seq, lambda end: next(iter(self._reader.select_numbers(_ROW_BEFORE, (end,))), None)
         )
 
-    def newest_before(self, kind: type[Event], seq: int) -> tuple[Any, ...] | None:
-        """The newest visible row of one measurement before row `seq`."""
-        return self._visible_before(seq, lambda end: self._reader.newest(kind, before=end))
+    def newest_before(self, kind: type[Event], seq: int) -> Record | None:
+        """The newest visible event of one measurement before row `seq`."""
+        row = self._visible_before(seq, lambda end: self._reader.newest(kind, before=end))
+        return None if row is None else self._reader.typed(kind, row)
 
     def _visible_before(
         self, seq: int, read: Callable[[int], tuple[Any, ...] | None]

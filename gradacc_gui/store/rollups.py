@@ -14,7 +14,7 @@ import numpy as np
 
 from gradacc_gui.series import Floats
 from gradacc_gui.store.clock import AXES, Axis, Clock
-from gradacc_gui.store.columns import column, summarize
+from gradacc_gui.store.columns import check_places, column, summarize
 from gradacc_gui.store.past import CHARTED, Past
 from trainer_backend.journal import FACTOR, JournalReader
 from trainer_backend.protocol import DeviceSampled, Event, HostSampled, MicroBatchMeasured
@@ -67,6 +67,7 @@ class RollupReader:
         while rows := self._reader.select(sql, (first, last)):
             columns = [column(values) for values in zip(*rows, strict=True)]
             seq, at = columns[0], columns[1]
+            check_places(np.array((seq, at)))
             x: dict[Axis, Floats] = {"time": self._clock.active_by_seq(seq, at)}
             if placing is not None:
                 x |= placing(seq)
@@ -90,6 +91,7 @@ class RollupReader:
         while rows := self._reader.select(sql, (level, begin, end)):
             columns = [column(values) for values in zip(*rows, strict=True)]
             _, first, last, first_at, last_at = columns[:5]
+            check_places(np.array(columns[:5]))
             summaries = columns[5 : 5 + len(names) * len(_PARTS)]
             active = (
                 self._clock.active_by_seq(first, first_at) + self._clock.active_by_seq(last, last_at)

@@ -28,7 +28,6 @@ from gradacc_gui.store.placing import FactPlacer
 from gradacc_gui.store.rollups import RollupReader
 from trainer_backend.errors import GradaccError
 from trainer_backend.journal import FACTOR, JournalReader, Slice
-from trainer_backend.journal_rows import event_of
 from trainer_backend.protocol import (
     MEASUREMENTS,
     AnyCommand,
@@ -183,7 +182,7 @@ class RunStore:
 
     def _apply(self, part: Slice) -> None:
         """Rows up to each fact that changes how rows are placed or hidden, then the fact."""
-        blocks = {kind: as_columns(rows) for kind, rows in part.rows.items()}
+        blocks = {kind: as_columns(kind, rows) for kind, rows in part.rows.items()}
         for record in part.facts:
             effect = self.so_now.take(record)
             if self._replay.matters(record, effect):
@@ -197,7 +196,7 @@ class RunStore:
         for kind in self._renewed:
             newest = self._replay.newest_before(kind, self.last + 1)
             if newest is not None:
-                self.latest[kind] = event_of(kind, newest)
+                self.latest[kind] = newest.event
         self._renewed.clear()
 
     def _add_before(self, blocks: dict[type[Event], Floats], seq: int) -> dict[type[Event], Floats]:
@@ -227,9 +226,9 @@ class RunStore:
         for kind, event in list(self.latest.items()):
             if getattr(event, "step", 0) > self._placer.position.steps:
                 del self.latest[kind]
-                row = self._replay.newest_before(kind, seq)
-                if row is not None:  # where the run stands again is told before it made its next step
-                    self.latest[kind] = event_of(kind, row)
+                newest = self._replay.newest_before(kind, seq)
+                if newest is not None:  # where the run stands again is told before it made its next step
+                    self.latest[kind] = newest.event
         if any(len(history.past) for history in self._histories.values()) or self._overview is not None:
             self._overview = self._load_overview(until)
 
@@ -362,11 +361,10 @@ class RunStore:
         if self._reader is None or self.last <= after:
             return []
         try:
-            rows = self._reader.read_rows(EvaluationMeasured, after + 1, self.last)
+            return self._reader.records_of(EvaluationMeasured, after + 1, self.last)
         except GradaccError as error:
             self.problem = str(error)
             return []
-        return [Record(row[0], row[1], row[2], event_of(EvaluationMeasured, row)) for row in rows]
 
     def is_superseded(self, seq: int) -> bool:
         """Whether a later attempt or a roll-back made event `seq` void."""
