@@ -144,6 +144,11 @@ class CheckView(QWidget):
         """No check is likely any more."""
         self.process.cool()
 
+    def cancel(self) -> None:
+        """End the check; what was found so far stays to be looked at."""
+        self._asked = None
+        self.process.cancel()
+
     def refuse(self, sentence: str) -> None:
         """The form has a fault, so there is nothing to check."""
         self.process.cancel()
@@ -277,6 +282,11 @@ class CheckView(QWidget):
         if self._asked is not None and self.state == "running":
             asked, self._asked = self._asked, None
             self.check(asked, self._known)
+        elif self.state == "running":
+            self._set_state("failed")
+            self.verdict.say(
+                tr("The check was cancelled"), tr("What was found so far is shown below."), "", []
+            )
 
     def _accept(self, code: str) -> None:
         self._accepted |= {code}

@@ -142,7 +142,7 @@ class FormPage(QWidget):
         self.interpreter.changed.connect(self._refresh)
         self.data.changed.connect(self._refresh)
         self.bar.views.chosen.connect(self.show_view)
-        self.bar.again.clicked.connect(lambda _on=False: self._check())
+        self.bar.again.clicked.connect(lambda _on=False: self._check_or_cancel())
         self.bar.start.clicked.connect(lambda _on=False: self._emit(self.start_requested))
         self.checks.change_requested.connect(self._apply_change)
         self.checks.changed.connect(self._checked)
@@ -360,9 +360,17 @@ class FormPage(QWidget):
         if not self._faults:
             self.checks.warm_up(self.interpreter.known, self.draft.kind)
 
+    def _check_or_cancel(self) -> None:
+        if self.checks.state == "running":
+            self.checks.cancel()
+        else:
+            self._check()
+
     def _checked(self) -> None:
-        """One check is over: what it found may be mended, and checked again."""
+        """One check begins or is over: what it found may be mended, and checked again."""
         self._refresh_start()
+        running = self.checks.state == "running"
+        self.bar.again.setText(tr("Cancel") if running else tr("Check again"))
         if self.checks.state == "done" and self.checks.isVisible():
             self._warm_up()
 

@@ -88,6 +88,17 @@ def test_another_recipe_takes_the_place_of_one_that_takes_long(
     assert "run.epochs" in view.verdict.more.text()
 
 
+def test_a_check_is_cancelled(view: CheckView, qtbot: QtBot, tmp_path: Path) -> None:
+    """At once; what was found stays."""
+    (tmp_path / "slow_task.py").write_text(SLOW, encoding="utf-8")
+    slow = '[run]\nepochs = 1\n[task]\nkind = "custom"\nentry = "slow_task:Task"\n'
+    view.check((slow, tmp_path, "slow", sys.executable))
+    qtbot.waitUntil(lambda: view._doing == "Reading all of the data…", timeout=60_000)
+    view.cancel()
+    qtbot.waitUntil(lambda: not view.process.is_running, timeout=10_000)
+    assert view.verdict.headline.text() == "The check was cancelled"
+
+
 def test_a_process_that_waits_is_the_one_that_checks(view: CheckView, qtbot: QtBot, tmp_path: Path) -> None:
     """Its libraries are loaded already; one that nobody needs is let go of."""
     write_scenes(tmp_path, count=4, side=64)

@@ -160,12 +160,15 @@ def check_n(config: RunConfig, samples: int | None) -> Findings:
             yield found("n-exceeds", "doubtful", change, effective=effective, samples=samples)
         return
     steps, rest = divmod(samples, effective)
-    if rest and config.accumulation.tail == "step":
-        yield found("n-fits", steps=steps + 1, rest=rest)
-    elif rest:
-        yield found("n-fits", steps=steps, rest=effective)
-    else:
-        yield found("n-fits-exactly", steps=steps)
+    match config.accumulation.tail:
+        case _ if not rest:
+            yield found("n-fits-exactly", steps=steps)
+        case "step":
+            yield found("n-fits", steps=steps + 1, rest=rest)
+        case "carry":
+            yield found("n-carries", steps=steps, rest=rest)
+        case "drop":
+            yield found("n-drops", steps=steps, rest=rest)
 
 
 def check_warmup(config: RunConfig, samples: int | None) -> Findings:

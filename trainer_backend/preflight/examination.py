@@ -87,7 +87,10 @@ class Examination:
         try:
             data = read_data(self._recipe, [], most=most, pictures=self._pictures, takes_unknown_ids=True)
             seen = first_window(data, most_samples=QUICK_SAMPLES, most_s=QUICK_S, looked_at=most)
-        except Exception:  # noqa: BLE001 - the whole look, which follows, says what is wrong
+        except Exception as error:  # noqa: BLE001 - the whole look, which follows, says what is wrong
+            shown = self._undecided(error) if self._recipe.config.kind == "segmentation" else None
+            if shown is not None:
+                self._tell(msgspec.structs.replace(shown[1], whole=False, looked_at=most))
             return
         self._tell(seen)
 
@@ -98,6 +101,10 @@ class Examination:
         try:
             data = read_data(self._recipe, self._heard, pictures=self._pictures, takes_unknown_ids=True)
             read_s = time.perf_counter() - began
+            too_few = list(data_checks.check_n(data.config, data.stream.samples_per_epoch))
+            if too_few[0].state == "stop":  # not even one step can be put together
+                self._put_all(iter([*too_few, found("model-later", "waits")]))
+                return None
             self._window = first_window(data)
         except Exception as error:  # noqa: BLE001 - the user's own code may raise anything
             self._refuse(error, time.perf_counter() - began)
@@ -119,23 +126,21 @@ class Examination:
             print_whole(error)
         finding = found("data-refused", "stop", sentence=sentence_of(error))
         if self._recipe.config.kind == "segmentation":
-            finding = self._undecided(error) or finding
+            decided = self._undecided(error)
+            if decided is not None:
+                finding, self._window, self._shares = decided
+                self._tell(self._window)
+                self._tell(self._shares)
         if self._recipe.config.kind in PICTURES:
             finding = self._unscaled(error) or finding
         later = found("model-later", "waits")
         self._put_all(iter([msgspec.structs.replace(finding, duration_s=duration_s), later]))
 
-    def _undecided(self, error: Exception) -> Finding | None:
+    def _undecided(self, error: Exception) -> tuple[Finding, FirstWindow, ClassShares] | None:
         """Masks that need a decision are shown with the pictures that they lie over."""
         from trainer_backend.preflight import mask_decisions  # noqa: PLC0415 - vision's libraries
 
-        decided = mask_decisions.undecided(self._recipe, error, self._pictures)
-        if decided is None:
-            return None
-        finding, self._window, self._shares = decided
-        self._tell(self._window)
-        self._tell(self._shares)
-        return finding
+        return mask_decisions.undecided(self._recipe, error, self._pictures)
 
     def _unscaled(self, error: Exception) -> Finding | None:
         """Numbers without a scale are measured, and a range is proposed."""
@@ -183,7 +188,7 @@ class Examination:
         from trainer_backend.preflight import model_checks  # noqa: PLC0415 - what a refused recipe does not need
 
         self._tell(CheckProgress(code="building-model"))
-        self._put_all(timed(model_checks.check_model, data))
+        self._put_all(timed(model_checks.check_model, data, self._tell))
 
     def _put_all(self, findings: Iterator[Finding]) -> None:
         for finding in findings:

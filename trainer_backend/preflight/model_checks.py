@@ -7,8 +7,9 @@ import math
 import random
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import psutil
 import torch
@@ -22,7 +23,7 @@ from trainer_backend.engine.terms import read_terms
 from trainer_backend.kinds.task_warnings import warning_sentence
 from trainer_backend.optimizer_table import OPTIMIZERS
 from trainer_backend.preflight.data_checks import Findings, found
-from trainer_backend.preflight.findings import Finding
+from trainer_backend.preflight.findings import AnyCheckMessage, CheckProgress, Finding
 from trainer_backend.preflight.first_window import DataRead
 from trainer_backend.private_files import home
 from trainer_backend.protocol import Scalar
@@ -38,11 +39,12 @@ MOST_TRIAL_S: Final = 10.0
 """Further micro-batches are tried for a missing gradient until then."""
 ROOM_RATIO: Final = 0.8
 """Of the free memory, for the weights alone."""
+Tell: TypeAlias = Callable[[AnyCheckMessage], None]
 HALF: Final = (torch.float16, torch.bfloat16)
 LOSS_CODES: Final = ("loss-half", "loss-mean", "loss-weight-not-additive", "loss-not-additive")
 
 
-def check_model(data: DataRead) -> Findings:
+def check_model(data: DataRead, tell: Tell) -> Findings:
     """Everything that needs a model; ends early where there is none."""
     began = time.perf_counter()
     waiting = _why_wait(data)
@@ -68,6 +70,7 @@ def check_model(data: DataRead) -> Findings:
         values={
             "trained": _count(sum(weight.numel() for _, weight in trained)),
             "all": _count(sum(weight.numel() for weight in model.parameters())),
+            "device": {"cpu": "the CPU", "cuda": "the GPU"}.get(device.type, device.type),
         },
         duration_s=time.perf_counter() - began,
     )
@@ -76,6 +79,7 @@ def check_model(data: DataRead) -> Findings:
             yield Finding(code=code, state="doubtful", values=values)
     yield from _optimizer_holds(trained, optimizer)
     yield from check_disk(config, model, trained)
+    tell(CheckProgress(code="trying-model"))
     try:
         yield from _trial(data, model, trained, device, precision)
     except Exception as error:  # noqa: BLE001 - likewise

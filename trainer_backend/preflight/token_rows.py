@@ -26,6 +26,8 @@ class TokenRows:
         tokenizer = task.tokenizer
         self._special = {*tokenizer.all_special_ids, *getattr(tokenizer, "added_tokens_decoder", {})}
         self._rows: int | None = task.embedding_rows()
+        self._texts: dict[int, str] = {}
+        """Of ids that were seen; an id is one text wherever it stands."""
 
     def rows(self, batch: Collated, samples: list[Any]) -> tuple[AnyRow, ...]:
         """A sample a row; packed samples share one."""
@@ -46,7 +48,7 @@ class TokenRows:
         each = 1.0 / max(1, sum(learnt)) if self._by_sample else 1.0
         return TokenRow(
             source=encoded.source(number),
-            texts=texts_of(self._task.tokenizer, ids),
+            texts=tuple(self._text(number) for number in ids),
             weights=tuple(each * bit for bit in learnt),
             ids=tuple(ids),
             special=tuple(place for place, token in enumerate(ids) if token in self._special),
@@ -54,6 +56,12 @@ class TokenRows:
                 place for place, token in enumerate(ids) if self._rows is not None and token >= self._rows
             ),
         )
+
+    def _text(self, number: int) -> str:
+        """One token as text, space before it included."""
+        if number not in self._texts:
+            self._texts[number] = self._task.tokenizer.decode([number], clean_up_tokenization_spaces=False)
+        return self._texts[number]
 
     def padding_ratio(self, batch: Collated, rows: tuple[AnyRow, ...]) -> float | None:
         """Places without a token, of all places."""
@@ -72,11 +80,6 @@ class TokenRows:
             "longest_allowed": task.task.max_length,
             "records": task.encoder.read["records"],
         }
-
-
-def texts_of(tokenizer: Any, ids: list[int]) -> tuple[str, ...]:  # noqa: ANN401 - any tokenizer class
-    """Each token as text, space before it included."""
-    return tuple(tokenizer.decode([token], clean_up_tokenization_spaces=False) for token in ids)
 
 
 def _joined(parts: list[TokenRow]) -> TokenRow:

@@ -174,7 +174,7 @@ def test_what_was_not_compared_is_not_called_apart(tmp_path: Path) -> None:
         ("[accumulation]\nmicro_batch_size = 4\ngradient_accumulation_steps = 16\n", "n-exceeds", 4),
         (
             '[accumulation]\nmicro_batch_size = 4\ngradient_accumulation_steps = 16\ntail = "drop"\n',
-            "data-refused", None,
+            "n-drops-all", 4,
         ),
         ("[schedule]\nwarmup_samples = 640\n", "warmup-exceeds", 3),
     ],
