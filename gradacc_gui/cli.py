@@ -210,10 +210,15 @@ def _add_looking(command: Any) -> None:  # noqa: ANN401 - a function of the pars
 
     bring = command("import", "recipes:import_file", "make a recipe from another trainer's configuration")
     bring.add_argument(
-        "file", metavar="FILE", help="TrainingArguments, accelerate, DeepSpeed, LLaMA-Factory, Axolotl"
+        "file", metavar="FILE", help="TrainingArguments, TRL, LLaMA-Factory, Axolotl, accelerate, DeepSpeed"
     )
     bring.add_argument("--output", "-o", metavar="RECIPE", help="the recipe; by default FILE with .toml")
     bring.add_argument("--force", action="store_true", help="overwrite an existing recipe")
+    bring.add_argument(
+        "--json",
+        action="store_true",
+        help="print recipe and account as one JSON object; no recipe is written without --output",
+    )
 
 
 if __name__ == "__main__":

@@ -4,31 +4,59 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import Final
 
 from gradacc_gui.importing import import_config
-from gradacc_gui.importing.account import words_of
+from gradacc_gui.importing.account import one_line, words_of
 from trainer_backend.errors import UsageError
 
 
 def import_file(arguments: argparse.Namespace) -> int:
-    """Write the recipe, and print what became of every key."""
+    """Write the recipe, and print what became of every key; with --json print both and write only to --output."""
+    if arguments.json:
+        return _import_as_json(arguments)
     source = Path(arguments.file)
     target = Path(arguments.output) if arguments.output else source.with_suffix(".toml")
     imported = import_config(source)
-    if target.exists() and not arguments.force:
+    _write(target, imported.recipe_text(), force=arguments.force)
+    for line in (*imported.lines, *imported.defaults):
+        print(words_of(line))
+    for sentence in imported.said:
+        print(one_line(sentence))
+    for asked in imported.open:
+        print(one_line(f"To be filled in: {asked.key}. {asked.why}"))
+    print(
+        one_line(
+            f"{target} written from {imported.source}. Open it in the window: what it lacks is marked there."
+        )
+    )
+    return 0
+
+
+def _import_as_json(arguments: argparse.Namespace) -> int:
+    try:
+        imported = import_config(Path(arguments.file))
+        if arguments.output:
+            _write(Path(arguments.output), imported.recipe_text(), force=arguments.force)
+    except UsageError as error:
+        nothing: dict[str, object] = {"recipe": {}, "account": [], "defaults": [], "open": [], "said": []}
+        print(json.dumps({"refused": str(error), "source": None} | nothing))
+        return error.exit_code
+    print(json.dumps(imported.as_json()))
+    return 0
+
+
+def _write(target: Path, text: str, *, force: bool) -> None:
+    if target.exists() and not force:
         message = f"{target} is there already. Give another name with --output, or --force to write over it."
         raise UsageError(message)
     try:
-        target.write_text(imported.recipe_text(), encoding="utf-8", newline="\n")
+        target.write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
         message = f"{target} cannot be written: {error.strerror}. Give another place with --output."
         raise UsageError(message) from error
-    for line in imported.lines:
-        print(words_of(line))
-    print(f"{target} written from {imported.source}. Open it in the window: what it lacks is marked there.")
-    return 0
 
 
 TASK: Final = '''"""A task for gradacc: the model, the data and the loss that are trained.

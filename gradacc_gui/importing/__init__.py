@@ -1,6 +1,16 @@
-"""Recipes from what people have: configurations of other trainers, with an account of every key."""
+"""Recipes from what people have: configurations of other programs, with an account of every key."""
 
-from gradacc_gui.importing.account import Imported, KeyOutcome
-from gradacc_gui.importing.detection import FORMATS, import_config
+from gradacc_gui.importing.account import Imported, KeyLine, OpenKey
+from gradacc_gui.importing.key_reading import RefusedError
+from gradacc_gui.importing.programs import PROGRAMS, import_config, import_keys, program_of
 
-__all__ = ["FORMATS", "Imported", "KeyOutcome", "import_config"]
+__all__ = [
+    "PROGRAMS",
+    "Imported",
+    "KeyLine",
+    "OpenKey",
+    "RefusedError",
+    "import_config",
+    "import_keys",
+    "program_of",
+]

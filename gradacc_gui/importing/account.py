@@ -2,181 +2,131 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 import tomlkit
+from tomlkit.items import Table
 
-from trainer_backend.errors import UsageError
+from trainer_backend.config_check import show
 
-STAND_INS: Final = {"task.model": "path/to/model", "data.path": "path/to/data.jsonl"}
-"""What most files do not say, so that the recipe opens and its form shows what is to be filled in."""
+KeyClass: TypeAlias = Literal["taken", "translated", "changes-the-run", "harmless"]
+TITLES: Final[dict[KeyClass, str]] = {
+    "taken": "Taken",
+    "translated": "Translated",
+    "changes-the-run": "Left out, changes the run",
+    "harmless": "Left out, harmless",
+}
 
-Outcome = Literal["taken", "translated", "left out"]
 
-
-class KeyOutcome(msgspec.Struct, frozen=True):
-    """One key of the file."""
+class KeyLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One key: of the file, or one that it does not have and whose default holds."""
 
     key: str
     value: Any
-    outcome: Outcome
-    recipe_key: str
-    """Where it went; empty when it was left out."""
+    kind: KeyClass = msgspec.field(name="class")
+    to: str = ""
+    """The recipe key that it went to; empty when it was left out."""
+    becomes: Any = None
+    """What the recipe key is set to."""
     note: str = ""
+    """A sentence: how it was translated, what leaving it out means, why it is harmless."""
+    is_absent: bool = False
+    """Whether the file does not have it; `value` is then their default."""
+
+
+class OpenKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A recipe key that only the person can fill in."""
+
+    key: str
+    why: str
+    """A sentence: what the file says instead."""
+    stand_in: Any = None
+    """What the recipe holds until then; None where it can be left out."""
 
 
 class Imported(msgspec.Struct, frozen=True):
     """A recipe's tables and the account of how they came about."""
 
     source: str
-    """Which trainer's format it was."""
+    """Which program's configuration it was."""
     tables: dict[str, dict[str, Any]]
-    lines: tuple[KeyOutcome, ...]
+    lines: tuple[KeyLine, ...]
+    """One for each key of the file."""
+    defaults: tuple[KeyLine, ...] = ()
+    """Their defaults that were written out, since the file does not have the keys."""
+    open: tuple[OpenKey, ...] = ()
+    said: tuple[str, ...] = ()
+    """Sentences on what differs though every key was understood."""
+
+    def of(self, kind: KeyClass) -> tuple[KeyLine, ...]:
+        """The lines of one class, in the file's order."""
+        return tuple(line for line in self.lines if line.kind == kind)
 
     def recipe_text(self) -> str:
         """The recipe as TOML, with the account as comments."""
         document = tomlkit.document()
-        document.add(tomlkit.comment(f"Imported from {self.source}."))
-        for line in self.lines:
-            if line.outcome == "left out":
-                document.add(tomlkit.comment(f"left out: {line.key} = {line.value!r}. {line.note}".rstrip()))
-        for name, table in self.tables.items():
-            section = tomlkit.table()
-            for key, value in table.items():
-                item = tomlkit.item(value)
-                note = self._note(f"{name}.{key}")
-                if STAND_INS.get(f"{name}.{key}") == value:
-                    note = "to be filled in"
-                if note:
-                    item.comment(note)
-                section.add(key, item)
-            document.add(name, section)
+        document.add(tomlkit.comment(one_line(f"Imported from {self.source}.")))
+        for line in self.of("changes-the-run"):
+            document.add(tomlkit.comment(one_line(f"left out: {line.key} = {show(line.value)}. {line.note}")))
+        for name, values in self.tables.items():
+            document.add(name, self._table(name, values))
         return tomlkit.dumps(document)
 
-    def _note(self, recipe_key: str) -> str:
-        notes = [
-            f"{line.key} = {line.value!r}" + (f"; {line.note}" if line.note else "")
+    def _table(self, name: str, values: dict[str, Any]) -> Table:
+        section = tomlkit.table()
+        asked = {one.key: one for one in self.open}
+        for key, value in values.items():
+            item = tomlkit.item(value)
+            words = "to be filled in" if f"{name}.{key}" in asked else self.origin(f"{name}.{key}")
+            if words:
+                item.comment(one_line(words))
+            section.add(key, item)
+        for path, one in asked.items():
+            table, _, key = path.partition(".")
+            if table == name and key not in values:
+                section.add(tomlkit.comment(one_line(f"{key}: to be filled in. {one.why}")))
+        return section
+
+    def origin(self, recipe_key: str) -> str:
+        """Where a recipe value came from, for the end of its line; empty when it was taken as it stands."""
+        words = [
+            f"{line.key} = {show(line.value)}"
             for line in self.lines
-            if line.recipe_key == recipe_key and line.outcome == "translated"
+            if line.to == recipe_key and line.kind == "translated"
         ]
-        return "; ".join(notes).replace("\n", " ")
+        if not words and any(line.to == recipe_key for line in self.defaults):
+            return "their default"
+        return ", ".join(words)
+
+    def as_json(self) -> dict[str, Any]:
+        """What `gradacc import --json` prints."""
+        flat = {f"{name}.{key}": value for name, table in self.tables.items() for key, value in table.items()}
+
+        def plain(line: KeyLine) -> dict[str, Any]:
+            kept = {"key": line.key, "value": line.value, "class": line.kind, "to": line.to}
+            return kept | {"note": line.note}
+
+        return {
+            "refused": None,
+            "source": self.source,
+            "recipe": flat,
+            "account": [plain(line) for line in self.lines],
+            "defaults": [plain(line) for line in self.defaults],
+            "open": [one.key for one in self.open],
+            "said": list(self.said),
+        }
 
 
-def words_of(line: KeyOutcome) -> str:
+def one_line(text: str) -> str:
+    """A text as it may stand in a TOML comment or on a terminal: control characters escaped, in one line."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
+    )
+
+
+def words_of(line: KeyLine) -> str:
     """One line of the account, for people."""
-    where = f" -> {line.recipe_key}" if line.recipe_key else ""
+    where = f" -> {line.to} = {show(line.becomes)}" if line.to else ""
     note = f" ({line.note})" if line.note else ""
-    return f"{line.outcome:10}  {line.key} = {line.value!r}{where}{note}"
-
-
-class Account:
-    """Collects an import: values by recipe key, and a line for each key of the file."""
-
-    def __init__(self, given: dict[str, Any]) -> None:
-        self._given = given
-        self._values: dict[str, Any] = {}
-        self._lines: list[KeyOutcome] = []
-        self._done: set[str] = set()
-
-    def get(self, key: str, default: Any = None) -> Any:  # noqa: ANN401 - YAML
-        """A key's value, without an account of it; "auto" counts as not given."""
-        value = self._given.get(key, default)
-        return default if value in ("auto", None) else value
-
-    def number(self, key: str, default: float | None = None) -> float | None:
-        """A key's value as a finite number (YAML reads 1e-4 as text). Raises UsageError."""
-        value = self.get(key)
-        if value is None:
-            return default
-        try:
-            number = float(value) if not isinstance(value, bool) else math.nan
-        except (TypeError, ValueError, OverflowError):
-            number = math.nan
-        if not math.isfinite(number):
-            message = f"{key} = {value!r} is not a number. Mend it in the file."
-            raise UsageError(message)
-        return number
-
-    def whole(self, key: str, default: int | None = None) -> int | None:
-        """A key's value as a whole number. Raises UsageError."""
-        number = self.number(key)
-        if number is None:
-            return default
-        if not number.is_integer():
-            message = f"{key} = {self.get(key)!r} is not a whole number. Mend it in the file."
-            raise UsageError(message)
-        return int(number)
-
-    def section(self, key: str) -> dict[str, Any]:
-        """A key's value as keys and values; empty when it is not given. Raises UsageError."""
-        value = self.get(key) or {}
-        if not isinstance(value, dict):
-            message = f"{key} = {value!r} should hold keys and values. Mend it in the file."
-            raise UsageError(message)
-        return value
-
-    def put(self, recipe_key: str, value: Any) -> None:  # noqa: ANN401 - TOML
-        """Set a recipe value that no single key of the file gave."""
-        self._values[recipe_key] = value
-
-    def value(self, recipe_key: str, default: Any = None) -> Any:  # noqa: ANN401 - TOML
-        """What a recipe key has been set to."""
-        return self._values.get(recipe_key, default)
-
-    def take(self, key: str, recipe_key: str) -> None:
-        """Carry a key over as it is, when the file has it."""
-        value = self.get(key)
-        if value is None:
-            return
-        if not isinstance(value, (str, int, float)):
-            message = f"{key} = {value!r} is not one value. Mend it in the file."
-            raise UsageError(message)
-        self.translate(key, recipe_key, value)
-
-    def take_number(self, key: str, recipe_key: str) -> None:
-        """Carry a number over, when the file has it. Raises UsageError."""
-        if self.get(key) is not None:
-            self.translate(key, recipe_key, self.number(key))
-
-    def take_whole(self, key: str, recipe_key: str, default: int | None = None) -> None:
-        """Carry a whole number over; `default` is set when the file has none. Raises UsageError."""
-        if self.get(key) is not None:
-            self.translate(key, recipe_key, self.whole(key))
-        elif default is not None:
-            self.put(recipe_key, default)
-
-    def translate(self, key: str, recipe_key: str, value: Any, note: str = "") -> None:  # noqa: ANN401
-        """Carry a key over as `value`."""
-        same = value == self._given.get(key) and key == recipe_key.rpartition(".")[2]
-        self._values[recipe_key] = value
-        outcome: Outcome = "taken" if same and not note else "translated"
-        if key in self._given:
-            self._note(KeyOutcome(key, self._given[key], outcome, recipe_key, note))
-
-    def leave(self, key: str, note: str = "") -> None:
-        """Say that a key was left out, when the file has it."""
-        if key in self._given and key not in self._done:
-            self._note(KeyOutcome(key, self._given[key], "left out", "", note))
-
-    def settled(self, key: str, note: str) -> None:
-        """A key that holds here without a setting of its own."""
-        if key in self._given and key not in self._done:
-            self._note(KeyOutcome(key, self._given[key], "translated", "", note))
-
-    def _note(self, line: KeyOutcome) -> None:
-        self._done.add(line.key)
-        self._lines.append(line)
-
-    def finish(self, source: str) -> Imported:
-        """Leave out what is left, and give the whole."""
-        for key in self._given:
-            self.leave(key, "gradacc has no such setting.")
-        for recipe_key, stand_in in STAND_INS.items():
-            self._values.setdefault(recipe_key, stand_in)
-        tables: dict[str, dict[str, Any]] = {}
-        for recipe_key, value in self._values.items():
-            name, _, key = recipe_key.partition(".")
-            tables.setdefault(name, {})[key] = value
-        return Imported(source, tables, tuple(self._lines))
+    return one_line(f"{line.kind:15}  {line.key} = {show(line.value)}{where}{note}")
