@@ -14,7 +14,7 @@ from trainer_backend.errors import UsageError
 
 
 def import_file(arguments: argparse.Namespace) -> int:
-    """Write the recipe, and print what became of every key; with --json print both and write only to --output."""
+    """Write the recipe, and print what became of every key. With --json it is written only to --output."""
     if arguments.json:
         return _import_as_json(arguments)
     source = Path(arguments.file)

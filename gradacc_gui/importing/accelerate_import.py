@@ -25,8 +25,8 @@ ACCELERATE_ROWS: Final[KeyRows] = (
     )
     | changes("They train in 8-bit floating point so. Here it is run.precision.", fp8_config=None)
     | harmless(
-"Concerns how processes are launched.",
-"""
+        "Concerns how processes are launched.",
+        """
         compute_environment distributed_type debug machine_rank num_machines gpu_ids main_process_ip
         main_process_port rdzv_backend same_network main_training_function enable_cpu_affinity fsdp_config
         parallelism_config mpirun_config ipex_config downcast_bf16 tpu_name tpu_zone tpu_use_cluster
@@ -34,7 +34,7 @@ ACCELERATE_ROWS: Final[KeyRows] = (
         profile region base_job_name pytorch_version transformers_version py_version sagemaker_inputs_file
         sagemaker_metrics_file additional_args
         """,
-)
+    )
 )
 PRECISIONS: Final[dict[str, str]] = {
     "no": "fp32",

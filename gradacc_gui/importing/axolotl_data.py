@@ -135,8 +135,8 @@ def _read_sets(reading: KeyReading, key: str, sets: list[dict[str, Any]]) -> Non
     if len(paths) > 1:
         reading.put("data.mix", [{"path": path, "weight": 1.0} for path in paths])
         words.append(
-            f"They put {len(paths)} data sets one behind the other. Here an epoch draws from each alike: set the"
-            " weights in data.mix by their sizes."
+            f"They join {len(paths)} data sets. Here an epoch draws equally from each: set the weights in"
+            " data.mix by their sizes."
         )
     if left:
         words.append(f"{', '.join(left)} has no counterpart here.")
@@ -148,8 +148,8 @@ def _read_sets(reading: KeyReading, key: str, sets: list[dict[str, Any]]) -> Non
     )
     if kinds:
         reading.say(
-            f'type: {", ".join(kinds)} writes a text of its own around the fields (such as "### Instruction:").'
-            " Here the model's chat template does."
+            f'type: {", ".join(kinds)} puts text of its own around the fields ("### Instruction:"). Here'
+            " the model's chat template is used."
         )
 
 

@@ -42,7 +42,8 @@ def _refuse(reading: KeyReading) -> None:
     inner = reading.table("trl")
     for key in ("reward_funcs", "beta"):
         if inner.get(key):
-            message = f"trl.{key} = {show(inner[key])} belongs to training by preference or reward. {SUPERVISED_ONLY}"
+            what = "belongs to training by preference or reward"
+            message = f"trl.{key} = {show(inner[key])} {what}. {SUPERVISED_ONLY}"
             raise RefusedError(message)
     reading.settle("trl", "Belongs to training by preference or reward, which is off.")
     if (template := reading.text("chat_template")) is not None:

@@ -91,8 +91,8 @@ _REFUSES: Final[KeyRows] = (
         f"it belongs to training with reward functions. {SUPERVISED_ONLY}", reward_funcs=None, ebft=None
     )
     | refuses(
-        "it prepares pictures (images) or sound beside text. gradacc fine-tunes language models on text only, so this"
-        " file is not imported.",
+        "it prepares pictures (images) or sound beside text. gradacc fine-tunes language models on text only,"
+        " so this file is not imported.",
         processor_type=None,
         is_multimodal=None,
         image_size=None,
@@ -172,8 +172,8 @@ _MODEL: Final[KeyRows] = (
         "They train the embedding of untrained tokens first. Here it is left.", fix_untrained_tokens=None
     )
     | harmless(
-"Concerns loading and kernels; the result is the same but for rounding.",
-"""
+        "Concerns loading and kernels; the result is the same but for rounding.",
+        """
         model_type type_of_model tokenizer_type tokenizer_use_fast tokenizer_legacy
         tokenizer_save_jinja_files processor_kwargs experimental_skip_move_to_device use_kernels
         embeddings_skip_upcast is_falcon_derived_model is_llama_derived_model is_mistral_derived_model
@@ -193,7 +193,7 @@ _MODEL: Final[KeyRows] = (
         gptq_disable_exllama torchdistx_path max_memory gpu_memory_limit low_cpu_mem_usage
         fp8_enable_fsdp_float8_all_gather freeze_mm_modules
         """,
-)
+    )
 )
 _ADAPTERS: Final[KeyRows] = (
     changes("They continue with these adapters. Here new ones begin.", lora_model_dir=None)
@@ -237,13 +237,13 @@ _ADAPTERS: Final[KeyRows] = (
     )
     | changes("They adapt with other matrices (MoRA). Here it is LoRA.", mora=None)
     | harmless(
-"Belongs to a method that is off, or concerns memory.",
-"""
+        "Belongs to a method that is off, or concerns memory.",
+        """
         lora_fan_in_fan_out loraplus_lr_embedding qlora_sharded_model_loading lora_on_cpu merge_lora
         merge_method peft_autocast_adapter_dtype relora_prune_ratio relora_prune_method relora_cpu_offload
         lisa_layers_attribute spectrum_model_name
         """,
-)
+    )
 )
 _UPDATES: Final[KeyRows] = (
     changes(
@@ -296,14 +296,14 @@ _UPDATES: Final[KeyRows] = (
     )
     | changes("They train with a class of their own. Here it is gradacc's loop.", trainer_cls=None)
     | harmless(
-"Belongs to an option that is off.",
-"""
+        "Belongs to an option that is off.",
+        """
         adam_epsilon2 adam_beta3 dion_lr dion_momentum dion_rank_fraction dion_rank_multiple_of qgalore_rank
         qgalore_update_proj_gap qgalore_scale qgalore_proj_type qgalore_proj_quant qgalore_proj_bits
         qgalore_proj_group_size qgalore_cos_threshold qgalore_gamma_proj qgalore_queue_size
         jagged_restart_warmup_steps jagged_restart_anneal_steps eaft_alpha eaft_k loss_watchdog_patience
         """,
-)
+    )
 )
 _DATA: Final[KeyRows] = (
     changes("They leave out samples shorter than this. Here they are kept.", min_sample_len=None)
@@ -333,8 +333,8 @@ _DATA: Final[KeyRows] = (
         dataloader_drop_last=None,
     )
     | harmless(
-"Concerns how their program prepares data, not what is in it.",
-"""
+        "Concerns how their program prepares data, not what is in it.",
+        """
         shuffle_merged_datasets shuffle_before_merging_datasets dataset_prepared_path
         num_dataset_shards_to_save dataset_processes dataset_num_proc dataset_keep_in_memory
         dataloader_pin_memory dataloader_prefetch_factor remove_unused_columns push_dataset_to_hub
@@ -345,12 +345,12 @@ _DATA: Final[KeyRows] = (
         preprocess_iterable total_num_tokens total_supervised_tokens max_packed_sequence_len
         image_resize_algorithm role_boundaries base_model_ignore_patterns
         """,
-)
+    )
 )
 _REST: Final[KeyRows] = (
     harmless(
-"Runs are stored and shown by gradacc.",
-"""
+        "Runs are stored and shown by gradacc.",
+        """
         output_dir hub_model_id hub_strategy hub_revision save_safetensors save_only_model save_first_step
         logging_steps use_tensorboard profiler_steps profiler_steps_start include_tokens_per_second
         include_tkps use_wandb wandb_run_id wandb_mode wandb_project wandb_entity wandb_watch
@@ -364,20 +364,20 @@ _REST: Final[KeyRows] = (
         swanlab_completion_max_buffer gradio_title gradio_share gradio_server_name gradio_server_port
         gradio_max_new_tokens gradio_temperature axolotl_config_path strict debug dynamic_checkpoint
         """,
-)
+    )
     | harmless(
-"Concerns evaluations, or what is done with the model later.",
-"""
+        "Concerns evaluations, or what is done with the model later.",
+        """
         eval_batch_size eval_table_size eval_max_new_tokens do_causal_lm_eval eval_causal_lm_metrics
         do_bench_eval bench_dataset bench_split metric_for_best_model greater_is_better generate_samples
         num_generation_samples generation_max_new_tokens generation_temperature generation_top_p
         generation_top_k generation_prompt_ratio generation_do_sample lm_eval_tasks lm_eval_batch_size
         lm_eval_post_train lm_eval_model quantization llmcompressor vllm
         """,
-)
+    )
     | harmless(
-"Concerns how the work is spread over devices.",
-"""
+        "Concerns how the work is spread over devices.",
+        """
         accelerator_config device device_map world_size local_rank ddp ddp_timeout ddp_bucket_cap_mb
         ddp_broadcast_buffers ddp_find_unused_parameters gc_steps gc_collect_steps torch_empty_cache_steps
         deepspeed deepcompile fsdp fsdp_config fsdp_version fsdp_final_state_dict_type dp_shard_size
@@ -386,10 +386,10 @@ _REST: Final[KeyRows] = (
         expert_parallel_num_rdma_bytes expert_parallel_token_capacity
         expert_parallel_fallback_on_unsupported use_ray ray_run_name ray_num_workers resources_per_worker
         """,
-)
+    )
     | harmless(
-"Belongs to training by preference or reward, which this file does not ask for.",
-"""
+        "Belongs to training by preference or reward, which this file does not ask for.",
+        """
         orpo_alpha simpo_gamma cpo_alpha kto_desirable_weight kto_undesirable_weight
         center_rewards_coefficient dpo_use_weighting dpo_label_smoothing precompute_ref_log_probs
         dpo_use_liger_kernel dpo_padding_free dpo_loss_type dpo_loss_weights dpo_use_logits_to_keep
@@ -399,6 +399,6 @@ _REST: Final[KeyRows] = (
         nemo_gym_server_timeout nemo_gym_verify_timeout nemo_gym_run_timeout nemo_gym_datasets
         nemo_gym_auto_start nemo_gym_model_name nemo_gym_multi_turn nemo_gym_max_turns
         """,
-)
+    )
 )
 AXOLOTL_ROWS: Final[KeyRows] = _READ | _REFUSES | _MODEL | _ADAPTERS | _UPDATES | _DATA | _REST

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import json
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +27,9 @@ def read_config(path: Path) -> dict[str, Any]:
         if path.suffix.lower() == ".json":
             given = json.loads(text)
         else:
-            _measure(path, text)
+            size = _Size(path)
+            for event in yaml.parse(text, _YAML):
+                size.take(event)
             given = yaml.load(text, _YAML)  # noqa: S506 - a safe loader
         values = _Values(path)
         found = values.plain(given, "", 0)
@@ -63,41 +65,46 @@ def _too_deep(path: Path) -> str:
     return f"{path} is nested more than {DEEPEST} levels deep; that is no configuration."
 
 
-def _measure(path: Path, text: str) -> None:
-    """Read a YAML file's events, without making anything of them. Raises UsageError."""
-    sizes: dict[str, int] = {}
-    open_nodes: list[tuple[str | None, int]] = []  # (anchor, values so far)
+class _Size:
+    """How many values a YAML file stands for, from its events, without making anything of them."""
 
-    def add(count: int) -> None:
-        if open_nodes:
-            anchor, before = open_nodes[-1]
-            open_nodes[-1] = (anchor, before + count)
-        if count > MOST_VALUES:
-            message = f"{path} stands for more than {MOST_VALUES:,} values; that is no configuration."
-            raise UsageError(message)
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._sizes: dict[str, int] = {}
+        """By anchor."""
+        self._open: list[tuple[str | None, int]] = []
+        """Nodes that have begun: (anchor, values so far)."""
 
-    for event in yaml.parse(text, _YAML):
+    def take(self, event: yaml.Event) -> None:
+        """Count one event. Raises UsageError."""
         match event:
             case yaml.MappingStartEvent() | yaml.SequenceStartEvent():
-                open_nodes.append((event.anchor, 1))
-                if len(open_nodes) > DEEPEST:
-                    raise UsageError(_too_deep(path))
+                self._open.append((event.anchor, 1))
+                if len(self._open) > DEEPEST:
+                    raise UsageError(_too_deep(self._path))
             case yaml.MappingEndEvent() | yaml.SequenceEndEvent():
-                anchor, count = open_nodes.pop()
-                if anchor:
-                    sizes[anchor] = count
-                add(count)
+                self._add(*self._open.pop())
             case yaml.ScalarEvent():
-                if event.anchor:
-                    sizes[event.anchor] = 1
-                add(1)
+                self._add(event.anchor, 1)
             case yaml.AliasEvent():
-                if event.anchor not in sizes:
-                    message = f"{path}: *{event.anchor} refers to what contains it. Write it out."
+                if event.anchor not in self._sizes:
+                    message = (
+                        f"{self._path}: *{event.anchor} refers to nothing before it. Write the value out."
+                    )
                     raise UsageError(message)
-                add(sizes[event.anchor])
+                self._add(None, self._sizes[event.anchor])
             case _:
                 pass
+
+    def _add(self, anchor: str | None, count: int) -> None:
+        if anchor:
+            self._sizes[anchor] = count
+        if self._open:
+            outer, before = self._open[-1]
+            self._open[-1] = (outer, before + count)
+        if count > MOST_VALUES:
+            message = f"{self._path} stands for more than {MOST_VALUES:,} values; that is no configuration."
+            raise UsageError(message)
 
 
 class _Values:
@@ -130,7 +137,7 @@ class _Values:
                 raise UsageError(message)
             case bool() | int() | float() | None:
                 return value
-            case datetime.date():
+            case dt.date():
                 return value.isoformat()
             case _:
                 return self._text(str(value), key)

@@ -40,23 +40,23 @@ DEEPSPEED_ROWS: Final[KeyRows] = (
     | changes("They attend to some tokens only. Here to all earlier ones.", sparse_attention=None)
     | changes("They choose the batch by the number of devices. Here it is fixed.", elasticity=None)
     | harmless(
-"Concerns how state and work are spread over devices.",
-"""
+        "Concerns how state and work are spread over devices.",
+        """
         zero_optimization zero_allow_untested_optimizer zero_force_ds_cpu_optimizer communication_data_type
         prescale_gradients gradient_predivide_factor sparse_gradients seq_parallel_communication_data_type
         disable_allgather communications pipeline tensor_parallel sequence_parallel mics_shard_size
         use_data_before_expert_parallelism hybrid_engine inference
         """,
-)
+    )
     | harmless(
-"Concerns speed, memory or what is logged; the result is the same but for rounding.",
-"""
+        "Concerns speed, memory or what is logged; the result is the same but for rounding.",
+        """
         activation_checkpointing aio autotuning checkpoint comms_logger comet csv_monitor wandb tensorboard
         data_types grad_accum_dtype dump_state flops_profiler memory_breakdown wall_clock_breakdown
         steps_per_print timers eigenvalue nebula compile dataloader_drop_last load_universal_checkpoint
         checkpoint_tag_validation graph_harvesting weight_quantization zenflow torch_profiler
         """,
-)
+    )
 )
 NAMES: Final[dict[str, str]] = {
     "adam": "adamw",
@@ -132,7 +132,7 @@ def _read_batch(reading: KeyReading) -> None:
     if automatic:
         reading.say(
             f'{", ".join(automatic)}: "auto" is filled in by the script that starts the run. Here it is the'
-            f" Trainer's default: micro-batch {micro}, N {steps * world}. Correct it if the script says otherwise."
+            f" Trainer's default: micro-batch {micro}, N {steps * world}. Change it if the script differs."
         )
     reading.ask("run.epochs", "The file does not say how long to train.", stand_in=1)
 

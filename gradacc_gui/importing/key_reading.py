@@ -243,7 +243,7 @@ class KeyReading:
             self.ask("data.path", "The file names no data.", stand_in="path/to/data.jsonl")
 
     def _checked(self) -> dict[str, dict[str, Any]]:
-        """The tables, without the values that cannot stand together: each is said of the keys it came from."""
+        """The tables, without values that cannot stand together; each is reported at its keys."""
         for _ in range(len(self.values)):
             tables = self._tables()
             problems = check(tables)

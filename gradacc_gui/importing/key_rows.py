@@ -51,7 +51,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     readers: tuple[Callable[[KeyReading], None], ...]
     """Each makes recipe values of some keys; in this order."""
     signs: frozenset[str]
-    """Keys of which one is enough to take a file for this program's, where no other knows more of its keys."""
+    """Keys of which one suggests this program; the program that knows most of the file's keys is taken."""
 
 
 def read(**defaults: Any) -> KeyRows:  # noqa: ANN401 - YAML
@@ -64,9 +64,10 @@ def changes(words: str, **defaults: Any) -> KeyRows:  # noqa: ANN401 - YAML
     return {key: KeyRow("changes", default, words) for key, default in defaults.items()}
 
 
-def harmless(words: str, **defaults: Any) -> KeyRows:  # noqa: ANN401 - YAML
-    """Keys that do not concern the result, and why."""
-    return {key: KeyRow("harmless", default, words) for key, default in defaults.items()}
+def harmless(words: str, names: str = "", /, **defaults: Any) -> KeyRows:  # noqa: ANN401 - YAML
+    """Keys that do not concern the result, and why; `names`, with blanks between, have no default."""
+    rows = dict.fromkeys(names.split()) | defaults
+    return {key: KeyRow("harmless", default, words) for key, default in rows.items()}
 
 
 def refuses(words: str, **defaults: Any) -> KeyRows:  # noqa: ANN401 - YAML

@@ -167,8 +167,8 @@ def _read_rows(reading: KeyReading) -> None:
     if (template := reading.text("template")) is not None:
         reading.leave(
             "template",
-            f"They write conversations by a template called {template}, which is built into their program. Here"
-            " it is the tokenizer's own; set task.chat_template if they differ.",
+            f"Their chat template {template} is built into their program. Here the tokenizer's own is used;"
+            " set task.chat_template if they differ.",
         )
     if reading.flag("disable_shuffling"):
         reading.put("data.shuffle", False, "disable_shuffling")
@@ -187,7 +187,7 @@ def _read_sets(reading: KeyReading) -> None:
         listed = ", ".join(names)
         why = f"dataset: {listed} is a name in their dataset_info.json. Choose the file behind it."
         if len(names) > 1:
-            why = f"dataset: {listed} are names in their dataset_info.json. Choose the files; data.mix takes several."
+            why = f"dataset: {listed} are names in their dataset_info.json. Choose the files (data.mix)."
         reading.ask("data.path", why, "dataset", stand_in="path/to/data.jsonl")
     if str(reading.value("mix_strategy")) != "concat" and len(names) > 1:
         reading.leave(
@@ -201,7 +201,8 @@ def _read_validation(reading: KeyReading, *, happen: bool) -> None:
     others = reading.texts("eval_dataset") or []
     if others:
         reading.put("data.validation_fraction", 0.0)
-        why = f"eval_dataset: {', '.join(others)} is a name in their dataset_info.json. Choose the file behind it."
+        listed = ", ".join(others)
+        why = f"eval_dataset: {listed} is a name in their dataset_info.json. Choose the file behind it."
         reading.ask("data.validation_path", why, "eval_dataset")
     elif size >= 1:
         why = (

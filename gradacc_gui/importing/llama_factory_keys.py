@@ -81,8 +81,8 @@ _TUNING: Final[KeyRows] = (
         early_stopping_steps=None,
     )
     | harmless(
-"Belongs to a method that is off, or to another stage.",
-"""
+        "Belongs to a method that is off, or to another stage.",
+        """
         loraplus_lr_embedding pissa_iter pissa_convert create_new_adapter module_dropout oft_rank
         oft_block_size oft_target freeze_trainable_layers freeze_trainable_modules freeze_extra_modules
         freeze_vision_tower freeze_multi_modal_projector freeze_language_model galore_target galore_rank
@@ -95,16 +95,16 @@ _TUNING: Final[KeyRows] = (
         ref_model_quantization_bit reward_model_adapters reward_model_quantization_bit reward_model_type
         ld_alpha
         """,
-)
+    )
     | harmless(
-"Concerns how the work is spread over devices, or what is logged.",
-"""
+        "Concerns how the work is spread over devices, or what is logged.",
+        """
         use_mca use_megatron_bridge use_hyper_parallel hyper_parallel_args hyper_parallel_cp_size
         compute_accuracy plot_loss include_effective_tokens_per_second use_swanlab swanlab_project
         swanlab_workspace swanlab_run_name swanlab_mode swanlab_api_key swanlab_logdir
         swanlab_lark_webhook_url swanlab_lark_secret
         """,
-)
+    )
 )
 _DATA: Final[KeyRows] = (
     changes(
@@ -126,12 +126,12 @@ _DATA: Final[KeyRows] = (
     )
     | changes("They train on padding too. Here padding has no loss.", ignore_pad_token_for_loss=True)
     | harmless(
-"Concerns how their program prepares data, not what is in it.",
-"""
+        "Concerns how their program prepares data, not what is in it.",
+        """
         dataset_dir media_dir streaming buffer_size overwrite_cache preprocessing_batch_size
         preprocessing_num_workers data_shared_file_system eval_num_beams eval_on_each_dataset
         """,
-)
+    )
 )
 _MODEL: Final[KeyRows] = (
     changes("They load this version of the model. Here it is the newest.", model_revision="main")
@@ -149,8 +149,8 @@ _MODEL: Final[KeyRows] = (
     | changes("They split special tokens inside texts. Here they stay whole.", split_special_tokens=False)
     | changes("They train in 8-bit floating point. Here it is run.precision.", fp8=False)
     | harmless(
-"Concerns speed, memory or their program; the result is the same but for rounding.",
-"""
+        "Concerns speed, memory or their program; the result is the same but for rounding.",
+        """
         cache_dir use_fast_tokenizer init_special_tokens low_cpu_mem_usage use_unsloth use_unsloth_gc
         enable_liger_kernel use_reentrant_gc upcast_layernorm upcast_lmhead_output infer_backend
         offload_folder use_kv_cache use_v1_kernels infer_dtype hf_hub_token ms_hub_token om_hub_token
@@ -158,28 +158,28 @@ _MODEL: Final[KeyRows] = (
         kt_weight_path kt_non_expert_weight_path kt_expert_checkpoint_path kt_use_lora_experts
         kt_lora_expert_num kt_lora_expert_intermediate_size fp8_backend fp8_enable_fsdp_float8_all_gather
         """,
-)
+    )
     | harmless(
-"Concerns pictures, video and sound, which text does not have.",
-"""
+        "Concerns pictures, video and sound, which text does not have.",
+        """
         image_max_pixels image_min_pixels image_do_pan_and_scan crop_to_patches video_max_pixels
         video_min_pixels video_fps video_maxlen use_audio_in_video audio_sampling_rate
         """,
-)
+    )
     | harmless(
-"Concerns what is done with the model later.",
-"""
+        "Concerns what is done with the model later.",
+        """
         export_dir export_size export_device export_quantization_bit export_quantization_dataset
         export_quantization_nsamples export_quantization_maxlen export_legacy_format export_hub_model_id
         vllm_maxlen vllm_gpu_util vllm_enforce_eager vllm_max_lora_rank vllm_config sglang_maxlen
         sglang_mem_fraction sglang_tp_size sglang_config sglang_lora_backend do_sample temperature top_p
         top_k num_beams max_length max_new_tokens repetition_penalty length_penalty skip_special_tokens
         """,
-)
+    )
 )
 _TRAINING: Final[KeyRows] = SEQUENCE_ROWS | harmless(
-"Concerns launching and profiling.",
-"""
+    "Concerns launching and profiling.",
+    """
         ray_num_workers ray_init_kwargs master_addr master_port ray_run_name ray_storage_path
         resources_per_worker placement_strategy enable_torch_profiler profiler_output_dir
         profiler_wait_steps profiler_warmup_steps profiler_active_steps profiler_repeat

@@ -232,7 +232,7 @@ def _read_data(reading: KeyReading) -> None:
     if is_packed:
         reading.say(PACKED_ROWS)
     if "dynamic" in strategy:
-        words = "They fill micro-batches by tokens. Here set task.token_budget, or a micro-batch by samples is used."
+        words = "They fill micro-batches by tokens. Here they count samples, unless task.token_budget is set."
         reading.leave("batching_strategy", words, to="task.layout")
     name = reading.text("train_dataset")
     if name is not None and name.lower().endswith((".yaml", ".yml")):

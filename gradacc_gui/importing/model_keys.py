@@ -88,7 +88,7 @@ def put_targets(reading: KeyReading, key: str, names: list[str] | None) -> None:
 
 
 def put_scale(reading: KeyReading, rank_key: str, alpha_key: str, *, rank_stabilized: str = "") -> None:
-    """Rank and alpha. Rank-stabilized LoRA scales by alpha / sqrt(rank): the alpha that gives the same is set."""
+    """Rank and alpha. Rank-stabilized LoRA scales by alpha / sqrt(rank): alpha is set to give the same."""
     rank, alpha = reading.whole(rank_key), reading.number(alpha_key)
     if rank is None or rank < 1 or alpha is None:
         reading.wrong(rank_key, reading.value(rank_key), "a whole number from 1")

@@ -40,8 +40,10 @@ ALIKE: Final[dict[str, tuple[str, str]]] = {
 NEAR: Final[dict[str, tuple[str, str]]] = {
     "adafactor": (
         "adafactor",
-        "Their Adafactor takes the learning rate as it is. The one here scales it by each weight's size;"
-        " try a rate about 100 times larger.",
+        (
+            "Their Adafactor takes the learning rate as it is. The one here scales it by each weight's size;"
+            " try a rate about 100 times larger."
+        ),
     ),
     "lion_8bit": ("lion", "They keep Lion's state in 8 bits. Here it is in fp32."),
     "paged_lion_8bit": ("lion", "They keep Lion's state in 8 bits. Here it is in fp32."),

@@ -142,7 +142,7 @@ def _stable_decay(
     if steps and total:
         reading.put("schedule.decay_ratio", min(1.0, steps / total), key)
     elif steps:
-        why = f"They decay over the last {steps:g} steps; here it is a share of the run, which has no known length."
+        why = f"They decay over the last {steps:g} steps. Here enter them as a share of the run's length."
         reading.ask("schedule.decay_ratio", why, key, stand_in=0.1)
     return used | {"num_decay_steps", "num_stable_steps"}
 
@@ -162,7 +162,7 @@ def steps_note(reading: KeyReading, steps: float) -> str:
 def put_warm_up(
     reading: KeyReading, curve: TheirCurve, steps_key: str = "warmup_steps", ratio_key: str = "warmup_ratio"
 ) -> None:
-    """Set the warm-up in samples, or as a share of the run; steps below 1 are a share too (transformers 5)."""
+    """Set the warm-up in samples, or as a share of the run; steps below 1 are a share (transformers 5)."""
     steps, ratio = reading.number(steps_key) or 0.0, reading.number(ratio_key) or 0.0
     if not curve.has_warm_up:
         for key in (steps_key, ratio_key):

@@ -147,8 +147,8 @@ def _read_loss(reading: KeyReading) -> None:
     reading.put("task.train_on", "everything", *reversed(keys))
     if not reading.has("completion_only_loss"):
         reading.say(
-            "TRL trains on whole conversations and texts, but on completions only where the data has prompt and"
-            " completion. For such data set task.train_on to answers."
+            "TRL trains on whole conversations and texts, and on completions only where the data has prompt"
+            ' and completion. For such data set task.train_on = "answers".'
         )
 
 
@@ -161,8 +161,8 @@ def _read_template(reading: KeyReading) -> None:
         reading.leave("chat_template_path", words)
     if reading.text("chat_template") is not None:
         words = (
-            "They use this chat template. Here it is the tokenizer's own: save theirs as a .jinja file and set"
-            " task.chat_template if they differ."
+            "They use this chat template. Here the tokenizer's own is used: if theirs differs, save it as a"
+            " .jinja file and set task.chat_template."
         )
         reading.leave("chat_template", words)
 
@@ -216,8 +216,8 @@ def _read_mixture(reading: KeyReading, key: str) -> None:
         mixed = [{"path": path, "weight": weight} for path, weight in paths]
         reading.put("data.mix", mixed)
         words = (
-            f"They take a share of each of {len(paths)} data sets. Here an epoch draws from them by these weights,"
-            " whatever their sizes."
+            f"They take a share of each of {len(paths)} data sets. Here an epoch draws from them by these"
+            " weights, whatever their sizes."
         )
         reading.leave(key, words, to="data.mix")
     elif paths[0][1] != 1:

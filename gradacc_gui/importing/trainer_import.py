@@ -120,7 +120,7 @@ def read_data(reading: KeyReading) -> None:
         if reading.has("validation_file"):
             reading.put("data.validation_path", reading.text("validation_file"), "validation_file")
         elif happen:
-            why = "They evaluate on data of their own: choose it, or hold out a share (data.validation_fraction)."
+            why = "They evaluate on other data: choose it, or hold out a share (data.validation_fraction)."
             reading.ask("data.validation_path", why)
         reading.put("data.validation_fraction", 0.0, "eval_strategy", note="their data is split elsewhere")
         return
