@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 import tomlkit
 from tomlkit.items import Table
 
-from trainer_backend.config_check import show
+from trainer_backend.protocol import plain
 
 KeyClass: TypeAlias = Literal["taken", "translated", "changes-the-run", "harmless"]
 TITLES: Final[dict[KeyClass, str]] = {
@@ -17,6 +18,8 @@ TITLES: Final[dict[KeyClass, str]] = {
     "changes-the-run": "Left out, changes the run",
     "harmless": "Left out, harmless",
 }
+LONGEST_SHOWN: Final = 60
+"""Characters of a value."""
 
 
 class KeyLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +56,8 @@ class Imported(msgspec.Struct, frozen=True):
     tables: dict[str, dict[str, Any]]
     lines: tuple[KeyLine, ...]
     """One for each key of the file."""
+    further: tuple[KeyLine, ...] = ()
+    """Recipe keys that a key of the file sets beside the one in its own line."""
     defaults: tuple[KeyLine, ...] = ()
     """Their defaults that were written out, since the file does not have the keys."""
     open: tuple[OpenKey, ...] = ()
@@ -68,7 +73,9 @@ class Imported(msgspec.Struct, frozen=True):
         document = tomlkit.document()
         document.add(tomlkit.comment(one_line(f"Imported from {self.source}.")))
         for line in self.of("changes-the-run"):
-            document.add(tomlkit.comment(one_line(f"left out: {line.key} = {show(line.value)}. {line.note}")))
+            document.add(
+                tomlkit.comment(one_line(f"left out: {line.key} = {shown(line.value)}. {line.note}"))
+            )
         for name, values in self.tables.items():
             document.add(name, self._table(name, values))
         return tomlkit.dumps(document)
@@ -91,31 +98,43 @@ class Imported(msgspec.Struct, frozen=True):
     def origin(self, recipe_key: str) -> str:
         """Where a recipe value came from, for the end of its line; empty when it was taken as it stands."""
         words = [
-            f"{line.key} = {show(line.value)}"
-            for line in self.lines
+            f"{line.key}: {shown(line.value)}" + _short_note(line)
+            for line in (*self.lines, *self.further)
             if line.to == recipe_key and line.kind == "translated"
         ]
-        if not words and any(line.to == recipe_key for line in self.defaults):
-            return "their default"
+        if not words:
+            words = ["their default" + _short_note(line) for line in self.defaults if line.to == recipe_key]
         return ", ".join(words)
 
     def as_json(self) -> dict[str, Any]:
         """What `gradacc import --json` prints."""
         flat = {f"{name}.{key}": value for name, table in self.tables.items() for key, value in table.items()}
 
-        def plain(line: KeyLine) -> dict[str, Any]:
-            kept = {"key": line.key, "value": line.value, "class": line.kind, "to": line.to}
+        def told(line: KeyLine) -> dict[str, Any]:
+            kept = {"key": line.key, "value": plain(line.value), "class": line.kind, "to": line.to}
             return kept | {"note": line.note}
 
         return {
             "refused": None,
             "source": self.source,
-            "recipe": flat,
-            "account": [plain(line) for line in self.lines],
-            "defaults": [plain(line) for line in self.defaults],
+            "recipe": plain(flat),
+            "account": [told(line) for line in self.lines],
+            "further": [told(line) for line in self.further],
+            "defaults": [told(line) for line in self.defaults],
             "open": [one.key for one in self.open],
             "said": list(self.said),
         }
+
+
+def shown(value: Any) -> str:  # noqa: ANN401 - plain data
+    """A value as a person writes it in a file, cut short."""
+    text = value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 1]}…"
+
+
+def _short_note(line: KeyLine) -> str:
+    """A line's note behind a value; a whole sentence has no place there."""
+    return f" ({line.note})" if line.note and not line.note.endswith(".") else ""
 
 
 def one_line(text: str) -> str:
@@ -127,6 +146,7 @@ def one_line(text: str) -> str:
 
 def words_of(line: KeyLine) -> str:
     """One line of the account, for people."""
-    where = f" -> {line.to} = {show(line.becomes)}" if line.to else ""
-    note = f" ({line.note})" if line.note else ""
-    return one_line(f"{line.kind:15}  {line.key} = {show(line.value)}{where}{note}")
+    where = f" -> {line.to} = {shown(line.becomes)}" if line.to else ""
+    notes = "; ".join([*(["their default"] if line.is_absent else []), *([line.note] if line.note else [])])
+    given = "(absent)" if line.is_absent else f"= {shown(line.value)}"
+    return one_line(f"{line.kind:15}  {line.key} {given}{where}" + (f" ({notes})" if notes else ""))

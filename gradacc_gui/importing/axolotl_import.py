@@ -53,8 +53,10 @@ def _refuse(reading: KeyReading) -> None:
 def _read_steps(reading: KeyReading) -> None:
     whole, micro = reading.whole("batch_size"), reading.whole("micro_batch_size")
     if whole and micro and not reading.has("gradient_accumulation_steps"):
-        reading.put(MICRO, micro, "micro_batch_size")
-        reading.put(STEPS, max(1, whole // micro), "batch_size", note=f"{whole} / {micro}")
+        if not reading.put(MICRO, micro, "micro_batch_size"):
+            reading.wrong("micro_batch_size", micro, "a whole number from 1")
+        if not reading.put(STEPS, max(1, whole // micro), "batch_size", note=f"{whole} / {micro}"):
+            reading.wrong("batch_size", whole, "a whole number from micro_batch_size")
     else:
         put_batch(reading, "micro_batch_size")
         reading.settle("batch_size", "The two other keys count.")
@@ -62,11 +64,6 @@ def _read_steps(reading: KeyReading) -> None:
 
 
 def _read_updates(reading: KeyReading) -> None:
-    if reading.number("learning_rate") is None:
-        reading.ask(
-            "optimizer.learning_rate", "The file gives no learning rate.", "learning_rate", stand_in=2e-4
-        )
-        reading.given["learning_rate"] = 2e-4
     put_updates(reading, "optimizer", str(reading.value("optimizer")), scheduler="lr_scheduler")
 
 
@@ -90,7 +87,7 @@ def _read_warm_up(reading: KeyReading, curve: TheirCurve) -> None:
         return
     total = reading.values.get("run.max_optimizer_steps")
     if total is None:
-        reading.put("schedule.warmup_ratio", SHARE, "warmup_ratio", note="their default")
+        reading.put("schedule.warmup_ratio", SHARE, "warmup_ratio")
         reading.say(
             f"The file gives no warm-up: theirs is {SHARE} of the run, at most {MOST_STEPS} steps. Here it is"
             f" schedule.warmup_ratio = {SHARE}; for more than {round(MOST_STEPS / SHARE):,} steps set"
@@ -103,7 +100,7 @@ def _read_warm_up(reading: KeyReading, curve: TheirCurve) -> None:
         "schedule.warmup_samples",
         steps * batch_of(reading),
         "warmup_ratio",
-        note=f"their default, {steps} steps",
+        note=f"{steps} steps",
     )
     reading.say(
         f"The file gives no warm-up: theirs is {SHARE} of {total:,} steps, at most {MOST_STEPS}: {steps}."

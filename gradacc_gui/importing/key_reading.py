@@ -31,6 +31,7 @@ class KeyReading:
         self.values: dict[str, Any] = {}
         """By recipe key."""
         self._lines: dict[str, KeyLine] = {}
+        self._further: dict[str, KeyLine] = {}
         self._defaults: dict[str, KeyLine] = {}
         self._open: dict[str, OpenKey] = {}
         self._said: list[str] = []
@@ -132,11 +133,17 @@ class KeyReading:
                 self.leave(key, problem.message)
             return False
         self.values[to] = value
+        self._further.pop(to, None)
+        self._defaults.pop(to, None)
         for key in present:
             before = self._lines.get(key)
             if before is None or not before.to:
                 same = _is_same(self.given[key], value) and not note
                 self._note(key, "taken" if same else "translated", to=to, becomes=value, note=note)
+            elif before.to != to:
+                self._further[to] = KeyLine(
+                    key=key, value=self.given[key], kind="translated", to=to, becomes=value, note=note
+                )
         if keys and not present:
             default = self.rows[keys[0]].default if keys[0] in self.rows else None
             self._defaults[to] = KeyLine(
@@ -215,6 +222,7 @@ class KeyReading:
             self.program,
             tables,
             tuple(lines),
+            tuple(line for to, line in self._further.items() if to in self.values),
             tuple(line for to, line in self._defaults.items() if to in self.values),
             tuple(self._open.values()),
             tuple(self._said),

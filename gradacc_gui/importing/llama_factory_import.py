@@ -132,7 +132,7 @@ def _read_adapters(reading: KeyReading) -> None:
         put_scale(reading, "lora_rank", "lora_alpha", rank_stabilized="use_rslora")
     else:
         reading.put("task.lora_rank", rank, "lora_rank")
-        reading.put("task.lora_alpha", 2 * rank, "lora_alpha", note="their default, 2 x rank")
+        reading.put("task.lora_alpha", 2 * rank, "lora_alpha", note="2 x rank")
         if reading.flag("use_rslora"):
             words = "Their scale is alpha / sqrt(rank). Here it is alpha / rank: give lora_alpha."
             reading.leave("use_rslora", words, to="task.lora_alpha")

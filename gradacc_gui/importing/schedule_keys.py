@@ -59,7 +59,7 @@ def put_schedule(reading: KeyReading, key: str, arguments_key: str) -> TheirCurv
     if found.words:
         reading.leave(key, found.words, to="schedule.kind")
     if found.final_ratio is not None:
-        reading.put("schedule.final_ratio", found.final_ratio, key, note=_end_words(reading, key))
+        reading.put("schedule.final_ratio", found.final_ratio, key, note="theirs ends at 0")
     given = reading.table(arguments_key)
     used = _put_arguments(reading, name, given, arguments_key)
     left = sorted(set(given) - used)
@@ -67,10 +67,6 @@ def put_schedule(reading: KeyReading, key: str, arguments_key: str) -> TheirCurv
         words = f"{', '.join(left)} has no counterpart here; the schedule runs without it."
         reading.leave(arguments_key, words)
     return found
-
-
-def _end_words(reading: KeyReading, key: str) -> str:
-    return "theirs ends at 0" if not reading.has(key) else ""
 
 
 def _put_arguments(reading: KeyReading, name: str, given: dict[str, Any], key: str) -> set[str]:

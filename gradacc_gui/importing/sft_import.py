@@ -131,7 +131,7 @@ PACKED_ROWS: Final = (
 
 def _read_loss(reading: KeyReading) -> None:
     kind = reading.value("loss_type")
-    kinds = kind if isinstance(kind, list) else [kind]
+    kinds = [str(one) for one in kind] if isinstance(kind, list) else [str(kind)]
     if set(kinds) <= {"nll", "chunked_nll"}:
         reading.settle("loss_type", "The same cross-entropy.")
     elif kinds == ["dft"]:
@@ -276,7 +276,7 @@ def _refuse_splits(reading: KeyReading) -> None:
 
 def _read_precision(reading: KeyReading) -> None:
     if not reading.has("bf16") and not reading.flag("fp16"):
-        reading.put("run.precision", "bf16", "bf16", note="their default where fp16 is off")
+        reading.put("run.precision", "bf16", "bf16", note="where fp16 is off")
         reading.settle("fp16", "It is off.")
     else:
         read_precision(reading)

@@ -14,6 +14,8 @@ from gradacc_gui.importing.trainer_keys import SCRIPT_ROWS, TRAINER_ROWS
 
 LONGEST: Final = 131_072
 """What stands for "no limit"."""
+USUAL_RATE: Final = 2e-4
+"""What stands for a learning rate that a program requires and a file does not give."""
 
 
 def read_steps(reading: KeyReading) -> None:
@@ -34,7 +36,12 @@ def read_updates(reading: KeyReading) -> None:
 
 def put_updates(reading: KeyReading, key: str, name: str, *, scheduler: str = "lr_scheduler_type") -> None:
     """Set the optimizer of that name and the schedule, from the keys that they share."""
-    reading.put("optimizer.learning_rate", reading.number("learning_rate"), "learning_rate")
+    rate = reading.number("learning_rate")
+    if rate is None:
+        why = "The file gives no learning rate."
+        reading.ask("optimizer.learning_rate", why, "learning_rate", stand_in=USUAL_RATE)
+    else:
+        reading.put("optimizer.learning_rate", rate, "learning_rate")
     ours = put_optimizer(reading, key, name)
     reading.put("optimizer.weight_decay", reading.number("weight_decay"), "weight_decay")
     put_numbers(reading, ours)
