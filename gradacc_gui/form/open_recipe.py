@@ -90,12 +90,12 @@ class OpenRecipe(QObject):
             return
         if not self.open_text(imported.recipe_text(), folder=path.parent, name=path.name):
             return
-        left = [line.key for line in imported.lines if line.outcome == "left out"]
+        left = [line.key for line in imported.of("changes-the-run")]
         words = tr("Imported from {source}: {taken} keys were imported.").format(
             source=imported.source, taken=len(imported.lines) - len(left)
         )
         if left:
-            words += " " + tr("Left out: {keys}.").format(keys=", ".join(left))
+            words += " " + tr("Left out, though they change the run: {keys}.").format(keys=", ".join(left))
         self.noticed.emit(words, False)
 
     def _refuse_to_open(self, name: str, sentences: str) -> None:
