@@ -13,13 +13,14 @@ from typing import Any, Final
 
 from trainer_backend.errors import RunDirectoryError
 from trainer_backend.journal_mending import mend_unless_locked
-from trainer_backend.journal_rows import columns, columns_in, without_nan_text
+from trainer_backend.journal_rows import columns, without_nan_text
 from trainer_backend.journal_trust import (
     LARGEST_VALUE_BYTES,
     UntrustedError,
     check_head,
     check_numbers,
     check_tables,
+    columns_of,
     facts_of,
     measurement_of,
 )
@@ -152,11 +153,15 @@ class JournalReader:
         connection = self._connection
         connection.execute("BEGIN")
         try:
-            check_tables(connection)  # this holds the state
-            self._columns = {kind: columns_in(connection, kind.__name__) for kind in MEASUREMENTS}
+            found = check_tables(connection)  # this holds the state
+            self._columns = {
+                kind: columns_of(connection, kind.__name__, found[kind.__name__])
+                for kind in MEASUREMENTS
+                if kind.__name__ in found
+            }
         finally:
             connection.execute("COMMIT")
-        return {kind: self._select(kind, columns(kind)) for kind, have in self._columns.items() if have}
+        return {kind: self._select(kind, columns(kind)) for kind in self._columns}
 
     def _select(self, kind: type[Event], wanted: tuple[str, ...]) -> str:
         """SQL for these columns of a table; those it lacks (an older writer) are NULL."""

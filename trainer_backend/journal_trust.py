@@ -25,6 +25,10 @@ LATEST_AT: Final = 253_402_300_799.0
 LARGEST_VALUE_BYTES: Final = 16 * 1024 * 1024
 """Of one text or row; a traceback has a few thousand."""
 TOLD_CHARACTERS: Final = 40
+REMEMBERED: Final = 256
+"""Texts of SQL whose columns are known; one version of gradacc makes six of them."""
+_columns_by_sql: Final[dict[str, set[str]]] = {}
+_OF_A_FACT: Final = frozenset(("seq", "attempt", "at", "type", "body"))
 _PLACES: Final = frozenset(("step", "index", "samples_seen"))
 """Fields that no measurement goes without; others an older version may have left out, or a driver may
 have filled with nonsense.
@@ -39,23 +43,33 @@ class UntrustedError(Exception):
     """What is not as our writer leaves it; the text goes behind "The journal … is damaged: "."""
 
 
-def check_tables(connection: sqlite3.Connection) -> None:
-    """Raise UntrustedError for a database of another kind; an empty one is a journal that is being made.
+def check_tables(connection: sqlite3.Connection) -> dict[str, str]:
+    """The tables of a journal, each with the SQL that made it; none while it is being made.
 
-    A view of one of our names, say, may never end.
+    Raises UntrustedError for a database of another kind. A view of one of our names, say, may never end.
     """
-    found = connection.execute("SELECT type, name, rootpage FROM sqlite_master").fetchall()
+    found = connection.execute("SELECT type, name, rootpage, sql FROM sqlite_master").fetchall()
     ours = {"facts", *tables()}
-    for kind, name, root in found:
+    for kind, name, root, _ in found:
         if name in ours and (kind != "table" or not root):  # a virtual table has no page of its own
             what = "a view" if kind == "view" else "no plain table"
             raise UntrustedError(f"{name} is {what}")
-    names = {name for _, name, _ in found}
+    made = {name: str(sql) for _, name, _, sql in found if name in ours}
     if found and not (
-        names.intersection(kind.__name__ for kind in MEASUREMENTS)
-        and columns_in(connection, "facts") >= {"seq", "attempt", "at", "type", "body"}
+        not made.keys().isdisjoint(kind.__name__ for kind in MEASUREMENTS)
+        and columns_of(connection, "facts", made.get("facts", "")) >= _OF_A_FACT
     ):
         raise UntrustedError("it is a database of something else")
+    return made
+
+
+def columns_of(connection: sqlite3.Connection, table: str, sql: str) -> set[str]:
+    """The columns of a table that `sql` made; asked of each such text once, for thousands of journals."""
+    if sql not in _columns_by_sql:
+        if len(_columns_by_sql) >= REMEMBERED:
+            _columns_by_sql.clear()
+        _columns_by_sql[sql] = columns_in(connection, table)
+    return _columns_by_sql[sql]
 
 
 def check_head(seq: Any) -> int:  # noqa: ANN401 - whatever a file holds

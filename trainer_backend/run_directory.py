@@ -265,8 +265,11 @@ def _age(run: RunDirectory) -> float:
         return 0.0
 
 
-def find_run(text: str) -> RunDirectory:
-    """The run that `text` names: an id, a unique prefix of one, a name, or a directory. Raises UsageError."""
+def find_run(text: str, *, live_first: bool = False) -> RunDirectory:
+    """The run that `text` names: an id, a unique prefix of one, a name, or a directory. Raises UsageError.
+
+    `live_first`: for a command that only a live run takes; those that ended do not make a name ambiguous.
+    """
     if not text.strip():
         message = "The run's name is blank. `gradacc runs` lists them."
         raise UsageError(message)
@@ -274,9 +277,7 @@ def find_run(text: str) -> RunDirectory:
         run = RunDirectory(Path(text).expanduser())
         run.check()
         return run
-    runs = all_runs()
-    exact = [run for run in runs if run.id == text]
-    found = exact or [run for run in runs if run.id.startswith(text)] or _named(runs, text)
+    found = _meant(text, all_runs(), live_first=live_first)
     if len(found) == 1:
         return found[0]
     if not found:
@@ -291,5 +292,26 @@ def find_run(text: str) -> RunDirectory:
     raise UsageError(message)
 
 
+def _meant(text: str, runs: list[RunDirectory], *, live_first: bool) -> list[RunDirectory]:
+    """The runs that `text` may name."""
+    exact = [run for run in runs if run.id == text]
+    if exact:
+        return exact
+    begin_so = [run for run in runs if run.id.startswith(text)]
+    if not live_first:
+        return begin_so or _named(runs, text)
+    meant = dict.fromkeys([*begin_so, *_named(runs, text)])
+    return [run for run in meant if run.is_alive()] or begin_so or list(meant)
+
+
 def _named(runs: list[RunDirectory], name: str) -> list[RunDirectory]:
-    return [run for run in runs if run.asked_name == name]
+    return [run for run in runs if _may_be_named(run, name) and run.asked_name == name]
+
+
+def _may_be_named(run: RunDirectory, name: str) -> bool:
+    """Whether the text of a run's recipe can hold this name; parsing thousands takes seconds."""
+    try:
+        text = read_regular(run.recipe_path, LARGEST_TEXT_BYTES)
+    except (OSError, ValueError):
+        return False
+    return b"\\" in text or name.encode("utf-8", "surrogatepass") in text  # an escape may stand for any

@@ -45,35 +45,40 @@ KEYS: Final = {
 
 def change(arguments: argparse.Namespace) -> int:
     """`gradacc set RUN KEY VALUE`."""
-    run = find_run(arguments.run)
+    run = _live(arguments)
     key, value = _checked(arguments.key, arguments.value)
     return _ask(run, _command(run, key, value, arguments), arguments)
 
 
 def pause(arguments: argparse.Namespace) -> int:
     """`gradacc pause RUN`."""
-    return _ask(find_run(arguments.run), Pause(asked_by=person()), arguments)
+    return _ask(_live(arguments), Pause(asked_by=person()), arguments)
 
 
 def checkpoint(arguments: argparse.Namespace) -> int:
     """`gradacc checkpoint RUN`."""
-    return _ask(find_run(arguments.run), SaveCheckpoint(asked_by=person()), arguments)
+    return _ask(_live(arguments), SaveCheckpoint(asked_by=person()), arguments)
 
 
 def stop(arguments: argparse.Namespace) -> int:
     """`gradacc stop RUN [--now]`."""
-    return _ask(find_run(arguments.run), Stop(asked_by=person(), now=arguments.now), arguments)
+    return _ask(_live(arguments), Stop(asked_by=person(), now=arguments.now), arguments)
 
 
 def roll_back(arguments: argparse.Namespace) -> int:
     """`gradacc rollback RUN [STEP]`: a live run stands at a checkpoint again, and goes on from there."""
-    run = find_run(arguments.run)
+    run = _live(arguments)
     if not run.is_alive():
         message = f"{run.id} is not live. `gradacc resume {run.id} --from-step K` starts it at a checkpoint."
         raise NoAnswerError(message)
     if arguments.step is not None:
         run.check_checkpoint(arguments.step)
     return _ask(run, RollBack(asked_by=person(), step=arguments.step), arguments)
+
+
+def _live(arguments: argparse.Namespace) -> RunDirectory:
+    """The run that a command is for: among runs of one name, the one that is live."""
+    return find_run(arguments.run, live_first=True)
 
 
 def _checked(key: str, text: str) -> tuple[str, Any]:

@@ -12,7 +12,8 @@ from typing import Any
 from gradacc_gui import words
 from gradacc_gui.commands.published_lines import published_and_here
 from gradacc_gui.session.following import POLL_S, Follower, slices
-from gradacc_gui.session.runs import RunSummary, list_runs, open_journal, seal_ended, summarise
+from gradacc_gui.session.listing import list_runs
+from gradacc_gui.session.runs import RunSummary, open_journal, seal_ended, summarise
 from trainer_backend.protocol import FACTS, Record, plain, record_json
 from trainer_backend.published import lines
 from trainer_backend.run_directory import RunDirectory, find_run
@@ -87,12 +88,19 @@ def show(arguments: argparse.Namespace) -> int:
 
 
 def _print_what_is_there(run: RunDirectory, *, as_json: bool) -> int:
-    after = 0
-    if run.journal_path.is_file():
-        with open_journal(run) as reader:
-            for found in slices(reader):
-                after = found.last
-                print_records(found.records() if as_json else found.facts, as_json=as_json)
+    """Gives the number of the newest event that was looked at."""
+    if not run.journal_path.is_file():
+        return 0
+    with open_journal(run) as reader:
+        if not as_json:  # facts alone: of a long run, measurements are millions
+            after = reader.head()
+            facts = reader.facts()
+            print_records(facts, as_json=False)
+            return max([after, *(record.seq for record in facts[-1:])])
+        after = 0
+        for found in slices(reader):
+            after = found.last
+            print_records(found.records(), as_json=True)
     return after
 
 

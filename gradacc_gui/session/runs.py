@@ -23,7 +23,7 @@ import msgspec
 from gradacc_gui.session.launch import PROCESS_MARK, START_MARK, last_lines, last_word, tail
 from trainer_backend.config_check import ONE_OF
 from trainer_backend.errors import GradaccError, RunDirectoryError
-from trainer_backend.journal import JournalReader, columns, seal
+from trainer_backend.journal import JournalReader, seal
 from trainer_backend.journal_mending import may_be_hot, rollback_journal_of, wal_of
 from trainer_backend.protocol import (
     FACTS,
@@ -32,11 +32,12 @@ from trainer_backend.protocol import (
     NonFiniteSeen,
     OptimizerStepMeasured,
     PhaseEntered,
+    Record,
     RunStarted,
     Slept,
     Warned,
 )
-from trainer_backend.run_directory import RunDirectory, all_runs
+from trainer_backend.run_directory import RunDirectory
 from trainer_backend.run_facts import RunFacts, RunState
 from trainer_backend.wholeness import check_whole
 
@@ -70,6 +71,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Why it ended, or what is damaged: a code of the trainer's, or a sentence."""
     lengthened: bool = False
     """It has finished, and its recipe was given more to train since."""
+    sealed: bool = False
+    """It is over, and known to need no sealing."""
 
     @property
     def can_resume(self) -> bool:
@@ -83,11 +86,6 @@ _TELLING: Final = tuple(
     if kind not in (PhaseEntered, ArtifactSaved, NonFiniteSeen, Slept, MeasurementsLost, Warned)
 )
 """What the list reads of a run's facts: all but the frequent ones, which change nothing that it shows."""
-
-
-def list_runs() -> list[RunSummary]:
-    """Every run of this user, newest first. A few small reads a run."""
-    return [summarise(run) for run in all_runs()]
 
 
 def summarise(run: RunDirectory) -> RunSummary:
@@ -108,11 +106,10 @@ def examine(run: RunDirectory) -> RunSummary:
     """What a run is doing now. Raises GradaccError for a directory that is no run's, or damaged."""
     alive = run.is_alive()  # before the journal is read: an end that is written in between is then seen
     run.check()
-    name = run.asked_name or run.id
     if not run.journal_path.is_file():
-        return _without_journal(run, name, alive=alive)
+        return _without_journal(run, run.asked_name or run.id, alive=alive)
     with open_journal(run, alive=alive, within_s=LONGEST_LOOK_S) as reader:
-        return _from_journal(run, name, reader, alive=alive)
+        return _from_journal(run, reader, alive=alive)
 
 
 def _without_journal(run: RunDirectory, name: str, *, alive: bool) -> RunSummary:
@@ -163,16 +160,17 @@ def died_unseen(run: RunDirectory) -> bool:
     return summarise(run).state is RunState.INTERRUPTED and bool(last_lines(run, count=1))
 
 
-def _from_journal(run: RunDirectory, name: str, reader: JournalReader, *, alive: bool) -> RunSummary:
+def _from_journal(run: RunDirectory, reader: JournalReader, *, alive: bool) -> RunSummary:
     reader.head()  # a journal that ends where none can is damaged, whatever else it tells
-    facts = RunFacts().take_all(reader.facts(*_TELLING))
-    progress = facts.progress(reader.newest_record(OptimizerStepMeasured))
-    told_at = [record.at for record in (reader.newest_fact(*_TELLING),) if record is not None]
-    seen_at = max([*told_at, 0.0 if progress is None else progress.at], default=0.0)
+    told = reader.facts(*_TELLING)
+    facts = RunFacts().take_all(told)
+    newest = reader.newest_record(OptimizerStepMeasured)
+    progress = facts.progress(newest)
+    seen_at = max([*(record.at for record in told[-1:]), 0.0 if progress is None else progress.at])
     state, reason = _state(run, facts, alive=alive, seen_at=seen_at)
     return RunSummary(
         run=run,
-        name=(facts.started.name if facts.started is not None else "") or name,
+        name=(facts.started.name if facts.started is not None else "") or run.asked_name or run.id,
         state=state,
         attempt=facts.attempt or 1,
         step=0 if progress is None else progress.step,
@@ -181,26 +179,26 @@ def _from_journal(run: RunDirectory, name: str, reader: JournalReader, *, alive:
         started_at=facts.first_started_at,
         seen_at=seen_at or None,
         reason=reason,
-        lengthened=state is RunState.FINISHED and is_lengthened(run, reader),
+        lengthened=state is RunState.FINISHED and _is_lengthened(run, facts.started, newest),
     )
 
 
-def is_lengthened(run: RunDirectory, reader: JournalReader) -> bool:
-    """Whether a finished run's recipe asks for more than it did, or than was seen."""
-    row, started = reader.newest(OptimizerStepMeasured), reader.newest_fact(RunStarted)
-    if row is None or started is None or not isinstance(started.event, RunStarted):
+def _is_lengthened(run: RunDirectory, before: RunStarted | None, newest: Record | None) -> bool:
+    """Whether a finished run's recipe asks for more than it did, or than was seen.
+
+    `before`: how its newest attempt began; `newest`: its newest optimizer step.
+    """
+    if before is None or newest is None or not isinstance(newest.event, OptimizerStepMeasured):
         return False
-    done = dict(zip(columns(OptimizerStepMeasured), row, strict=True))
-    asked, before = _length(run), started.event
-    per_epoch = before.samples_per_epoch
+    done, asked, per_epoch = newest.event, _length(run), before.samples_per_epoch
     return (
-        asked.get("max_samples", 0) > (before.max_samples or done["samples_seen"])
-        or asked.get("max_optimizer_steps", 0) > (before.max_optimizer_steps or done["updates"])
+        asked.get("max_samples", 0) > (before.max_samples or done.samples_seen)
+        or asked.get("max_optimizer_steps", 0) > (before.max_optimizer_steps or done.updates)
         # A dropped tail leaves an epoch short, so it is counted up.
         or (
             per_epoch is not None
             and per_epoch > 0
-            and asked.get("epochs", 0) > math.ceil(done["samples_seen"] / per_epoch)
+            and asked.get("epochs", 0) > math.ceil(done.samples_seen / per_epoch)
         )
     )
 
@@ -255,7 +253,7 @@ def _open_read_only(run: RunDirectory, stack: ExitStack, within_s: float) -> Jou
     path, wal = run.journal_path, wal_of(run.journal_path)
     try:
         if not (wal.is_file() and wal.stat().st_size) and not may_be_hot(path):
-            return JournalReader(path, immutable=_is_in_wal_mode(path), within_s=within_s)
+            return JournalReader(path, immutable=is_in_wal_mode(path), within_s=within_s)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gradacc-")))
         for beside in (wal, rollback_journal_of(path)):
             if beside.is_file():
@@ -266,7 +264,8 @@ def _open_read_only(run: RunDirectory, stack: ExitStack, within_s: float) -> Jou
         raise RunDirectoryError(message) from error
 
 
-def _is_in_wal_mode(path: Path) -> bool:
+def is_in_wal_mode(path: Path) -> bool:
+    """Whether a journal is not sealed: its newest events may lie in the WAL beside it."""
     try:
         with path.open("rb") as file:
             header = file.read(20)
@@ -298,10 +297,10 @@ def seal_ended(runs: list[RunSummary]) -> list[RunSummary]:
     """Fold the WAL of ended runs into their journals; gives those that could not be (try again later)."""
     waiting = []
     for summary in runs:
-        if summary.state.is_alive or summary.state is RunState.DAMAGED:
+        if summary.sealed or summary.state.is_alive or summary.state is RunState.DAMAGED:
             continue
         path = summary.run.journal_path
-        if _is_in_wal_mode(path) and (summary.run.is_alive() or not seal(path)):
+        if is_in_wal_mode(path) and (summary.run.is_alive() or not seal(path)):
             waiting.append(summary)
     return waiting
 
@@ -314,6 +313,7 @@ _FILES: Final = (
     "trainer.log",
     "recipe.toml",
     "check.json",
+    "summary.msgpack",
 )
 _FOLDERS: Final = ("inbox", "checkpoints", "artifacts", "export")
 
@@ -329,8 +329,8 @@ def delete_run(run: RunDirectory) -> None:
             for name in _FOLDERS:
                 if (run.path / name).is_dir() and not (run.path / name).is_symlink():
                     shutil.rmtree(run.path / name)
-            for name in _FILES:
-                (run.path / name).unlink(missing_ok=True)
+            for path in (*(run.path / name for name in _FILES), *run.path.glob(".summary.msgpack.*.part")):
+                path.unlink(missing_ok=True)
         run.lock_path.unlink(missing_ok=True)
     except OSError as error:
         message = f"{run.path} cannot be deleted: {error.strerror}. Check its rights."
@@ -339,4 +339,4 @@ def delete_run(run: RunDirectory) -> None:
         run.path.rmdir()
 
 
-__all__ = ["RunSummary", "delete_run", "list_runs", "open_journal", "seal_ended", "summarise"]
+__all__ = ["RunSummary", "delete_run", "open_journal", "seal_ended", "summarise"]

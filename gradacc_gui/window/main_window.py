@@ -31,7 +31,8 @@ from gradacc_gui.run.header_text import header_of
 from gradacc_gui.session.awake import Awake
 from gradacc_gui.session.background import Background
 from gradacc_gui.session.launch import Launch
-from gradacc_gui.session.runs import RunSummary, delete_run, list_runs, seal_ended, summarise
+from gradacc_gui.session.listing import list_runs
+from gradacc_gui.session.runs import RunSummary, delete_run, seal_ended, summarise
 from gradacc_gui.theme import Themes, space
 from gradacc_gui.widgets.desktop import ask_for_file
 from gradacc_gui.widgets.parts import Notice

@@ -208,6 +208,25 @@ def test_a_prefix_of_several_runs_is_a_sentence() -> None:
     assert all(run.id in str(told.value) for run in runs)
 
 
+def test_a_name_whose_letters_are_escaped_in_the_recipe_is_found() -> None:
+    """A recipe may write "\u00e9" for an é."""
+    run = RunDirectory.create('[run]\nname = "caf\\u00e9"\n', name="x")
+    assert find_run("café") == run
+
+
+def test_a_command_for_live_runs_looks_among_live_ones_first() -> None:
+    """Ended runs of the same name, or whose ids begin like it, do not make it ambiguous."""
+    ended = [new_run(name="demo") for _ in range(2)]
+    live = RunDirectory.create('[run]\nname = "demo"\n', name="other")
+    with live.locked():
+        assert find_run("demo", live_first=True) == live
+        assert find_run(ended[0].id, live_first=True) == ended[0]
+        with ended[1].locked(), pytest.raises(UsageError, match="any of 2 runs"):
+            find_run("demo", live_first=True)
+    with pytest.raises(UsageError, match="any of 2 runs"):
+        find_run("demo", live_first=True)
+
+
 def test_the_home_is_the_platform_s_unless_it_is_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

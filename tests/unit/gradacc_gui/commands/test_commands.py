@@ -25,7 +25,7 @@ from tests.support.fake_runs import Plan, continue_run, write_run
 from tests.support.trainers import ROOT
 from tests.support.waiting import wait_for
 from trainer_backend.inbox import Inbox, Malformed
-from trainer_backend.journal import JournalWriter
+from trainer_backend.journal import JournalReader, JournalWriter
 from trainer_backend.protocol import (
     AnyCommand,
     CommandAccepted,
@@ -294,6 +294,21 @@ def test_show_follows_to_the_end(
     wait_for(lambda: launch.poll() is not None)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["type"] for line in lines] == ["CommandAccepted", "RunStopped"]
+
+
+def test_show_reads_no_measurements_to_print_facts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a long run they are millions."""
+    run = write_run(runs_folder(), Plan(steps=4, end="finished"))
+    before = main(["show", run.id]), capsys.readouterr().out
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("measurements were read")
+
+    monkeypatch.setattr(JournalReader, "_read_between", refuse)
+    assert (main(["show", run.id]), capsys.readouterr().out) == before
+    assert "Finished" in before[1]
 
 
 def test_show_tells_the_facts_in_words(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,11 +14,11 @@ import pytest
 
 from gradacc_gui.session.following import slices
 from gradacc_gui.session.launch import START_MARK
+from gradacc_gui.session.listing import list_runs
 from gradacc_gui.session.runs import (
     delete_run,
     died_unseen,
     disk_problem,
-    list_runs,
     open_journal,
     seal_ended,
     summarise,

@@ -9,7 +9,8 @@ import pytest
 
 from gradacc_gui.cli import main
 from gradacc_gui.session.launch import start
-from gradacc_gui.session.runs import RunSummary, examine, list_runs, seal_ended, summarise
+from gradacc_gui.session.listing import list_runs
+from gradacc_gui.session.runs import RunSummary, examine, seal_ended, summarise
 from gradacc_gui.store.run_store import RunStore
 from tests.support.fake_runs import Plan, write_run
 from tests.support.strange_runs import HARMLESS, STRANGE

@@ -11,7 +11,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QLabel, QTableView
 from pytestqt.qtbot import QtBot
 
-from gradacc_gui.session.runs import list_runs
+from gradacc_gui.session.listing import list_runs
 from gradacc_gui.widgets.desktop import offer_rows, open_folder, tab_separated
 from gradacc_gui.widgets.small_table import Cell, SmallTable
 from gradacc_gui.window.decision_log import DecisionLog, Entry
