@@ -23,7 +23,7 @@ from trainer_backend import journal as module
 from trainer_backend.asleep import asleep_s
 from trainer_backend.errors import RunDirectoryError
 from trainer_backend.journal import JournalReader, JournalWriter, seal
-from trainer_backend.journal_rows import columns_in
+from trainer_backend.journal_trust import check_tables
 from trainer_backend.protocol import (
     MEASUREMENTS,
     AnyEvent,
@@ -375,11 +375,11 @@ def test_tables_that_appear_while_a_reader_looks_for_them_are_all_there_or_none(
     connection.execute("PRAGMA journal_mode=WAL")
     connection.close()
     reader = open_reader()
-    its_look = "trainer_backend.journal_reader.columns_in"
+    its_look = "trainer_backend.journal_reader.check_tables"
 
-    def look_while_they_are_made(connection: sqlite3.Connection, table: str) -> set[str]:
-        found = columns_in(connection, table)
-        monkeypatch.setattr(its_look, columns_in)
+    def look_while_they_are_made(connection: sqlite3.Connection) -> dict[str, str]:
+        found = check_tables(connection)
+        monkeypatch.setattr(its_look, check_tables)
         writer = JournalWriter(path, attempt=1)
         for step in (1, 2):
             writer.put(micro_batch(step))
