@@ -12,7 +12,7 @@ import pytest
 
 from gradacc_gui.session import listing
 from gradacc_gui.session.listing import NAME, list_runs
-from gradacc_gui.session.runs import RunSummary, delete_run, seal_ended
+from gradacc_gui.session.runs import RunSummary, delete_run, seal_ended, summarise
 from tests.support.fake_runs import Plan, continue_run, write_run
 from trainer_backend.journal import JournalReader, seal
 from trainer_backend.run_directory import RunDirectory, runs_folder
@@ -141,7 +141,7 @@ def test_a_live_run_is_never_told_from_a_kept_line(monkeypatch: pytest.MonkeyPat
     run = settled()
     assert list_runs()[0].state is RunState.FINISHED
     summarised: list[RunDirectory] = []
-    told = listing.summarise
+    told = summarise
 
     def noted(asked: RunDirectory) -> RunSummary:
         summarised.append(asked)
