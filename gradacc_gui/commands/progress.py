@@ -34,7 +34,7 @@ class ProgressPrinter:
                     self._started = record.event
                     self._goal = record.event.max_samples or record.event.horizon_samples
                 case PhaseEntered() if self._bar is not None:
-                    self._bar.phase(record.event.phase)
+                    self._bar.phase(record.event)
             if (text := fact_line(record)) is not None:
                 self._say(text)
         for row in found.rows.get(EvaluationMeasured, []):
@@ -93,10 +93,11 @@ class _Bar:
         self._task = self._progress.add_task("starting", total=None)
         self._progress.start()
 
-    def phase(self, phase: str) -> None:
+    def phase(self, entered: PhaseEntered) -> None:
         from gradacc_gui import words  # noqa: PLC0415 - light, and loaded by then
 
-        self._progress.update(self._task, description=words.phase(phase))
+        done = "" if entered.done_ratio is None else f" {entered.done_ratio:.0%}"
+        self._progress.update(self._task, description=words.phase(entered.phase) + done)
 
     def step(self, text: str, samples: int, goal: int | None) -> None:
         self._progress.update(self._task, description=text, completed=samples, total=goal)

@@ -40,9 +40,13 @@ if TYPE_CHECKING:
 SAYS: Final = {
     Act.ASK: "Stopping after this window of micro-batches and a checkpoint. Again: stop now.",
     Act.ASK_NOW: "Stopping now; the open window will be replayed. Again: terminate.",
-    Act.TERMINATE: "Terminating the trainer. Again: kill.",
-    Act.KILL: "Killing the trainer.",
+    Act.TERMINATE: "Terminating the trainer. Again: end it by force.",
+    Act.KILL: "Ending the trainer by force.",
 }
+SAVING: Final = (
+    "A checkpoint is being saved{done}, and nothing cuts that short. Ctrl-C again ends the trainer by force:"
+    " what is not saved yet is lost."
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -141,7 +145,9 @@ class _Watch:
         self._follower = follower
         self._as_json = as_json
         self._ladder = Ladder()
-        self._signals = 0
+        self._signals: list[int] = []
+        self._has_asked = False
+        """Whether it was said what ending by force would cost."""
         self._progress: ProgressPrinter | None = None
 
     @contextmanager
@@ -167,14 +173,13 @@ class _Watch:
                 self._progress.close()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
-        self._signals += 1  # acted on in the loop: files are not written in a signal handler
+        del frame
+        self._signals.append(number)  # acted on in the loop: files are not written in a signal handler
 
     def _watch(self, launch: Launch) -> int:
         while True:
             while self._signals:
-                self._signals -= 1
-                self._climb()
+                self._climb(self._signals.pop(0))
             died = launch.poll()  # before the read, so that nothing it wrote is missed
             found = self._follower.poll()
             if found:
@@ -187,14 +192,21 @@ class _Watch:
                 return self._outcome(died)
             time.sleep(POLL_S)
 
-    def _climb(self) -> None:
-        now = time.monotonic()
-        first = self._ladder.rung is Rung.RUNNING
-        self._ladder, act = self._ladder.ask(now) if first else self._ladder.force(now)
-        if act is None:
+    def _climb(self, number: int) -> None:
+        """A person's Ctrl-C may go up to the end by force; SIGTERM, which programs send, only asks."""
+        now, rung = time.monotonic(), self._ladder.rung
+        if number == signal.SIGTERM or rung is Rung.RUNNING:
+            self._ladder, act = self._ladder.ask(now, at_once=rung is not Rung.RUNNING)
+        elif rung is Rung.TERMINATED and not self._has_asked and self._follower.facts.phase == "saving":
+            self._has_asked = True
+            done = self._follower.facts.phase_done
+            print(SAVING.format(done="" if done is None else f" ({done:.0%})"), file=sys.stderr)
             return
-        print(SAYS[act], file=sys.stderr)
-        self._perform(act)
+        else:
+            self._ladder, act = self._ladder.climb(now)
+        if act is not None:
+            print(SAYS[act], file=sys.stderr)
+            self._perform(act)
 
     def _perform(self, act: Act) -> None:
         try:

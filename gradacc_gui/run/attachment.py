@@ -169,10 +169,15 @@ class Attachment:
         self.ladder, act = self.ladder.ask(time.monotonic(), at_once=now)
         self._perform(act)
 
-    def force(self) -> None:
-        """The person will not wait."""
-        self.ladder, act = self.ladder.force(time.monotonic())
+    def end_by_force(self) -> None:
+        """The person was asked, and will not wait."""
+        self.ladder, act = self.ladder.end_by_force(time.monotonic())
         self._perform(act)
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self.store.alive and self.store.phase == "saving"
 
     def _perform(self, act: Act | None) -> None:
         match act:
@@ -196,7 +201,7 @@ class Attachment:
         if mark != self._progress_mark:
             self._progress_mark = mark
             self.ladder = self.ladder.progressed(now)
-        self.ladder, act = self.ladder.look(now, alive=self.store.alive)
+        self.ladder, act = self.ladder.look(now, alive=self.store.alive, saving=self.is_saving)
         self._perform(act)
 
     def relaunched(self, launch: Launch) -> None:

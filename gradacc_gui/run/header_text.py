@@ -19,6 +19,7 @@ from trainer_backend.run_facts import RunState
 
 BUSY = ("evaluating", "saving", "compiling")
 """Phases in which no micro-batch moves, although the run is running."""
+AT_WORK = (RunState.RUNNING, RunState.PAUSING, RunState.STOPPING)
 
 
 def header_of(run: Attachment, *, now: float | None = None) -> HeaderState:
@@ -44,7 +45,7 @@ def header_of(run: Attachment, *, now: float | None = None) -> HeaderState:
         samples_per_s=speed.samples_per_s if speed is not None else None,
         tokens_per_s=speed.tokens_per_s if speed is not None else None,
         elapsed_s=told.elapsed_s if run.store.attempt else None,
-        doing=_doing(run) if state is RunState.RUNNING and run.store.phase in BUSY else "",
+        doing=_doing(run) if state in AT_WORK and run.store.phase in BUSY else "",
         left=tr("{time} left").format(time=left_s(left)) if left is not None else "",
     )
 

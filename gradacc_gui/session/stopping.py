@@ -6,8 +6,9 @@
     kill        SIGKILL
 
 `Ladder` is pure: it is told the time and what was seen, and says what to do next. It never climbs while
-the trainer gets on; each rung has a patience, counted from the last sign of progress. `perform` does
-what it says, and touches no process but the one that holds the run's lock.
+the trainer gets on, nor by itself while a checkpoint is saved; each rung has a patience, counted from the
+last sign of progress. `perform` does what it says, and touches no process but the one that holds the run's
+lock.
 """
 
 from __future__ import annotations
@@ -77,8 +78,12 @@ class Ladder(msgspec.Struct, frozen=True, kw_only=True):
             case _:
                 return self, None
 
-    def force(self, now: float) -> tuple[Ladder, Act | None]:
-        """The person will not wait: the next rung, now."""
+    def end_by_force(self, now: float) -> tuple[Ladder, Act | None]:
+        """The person was asked, and will lose what is not saved yet rather than wait: the last rung, now."""
+        return (self, None) if self.rung in (Rung.KILLED, Rung.ENDED) else self._to(Rung.KILLED, now)
+
+    def climb(self, now: float) -> tuple[Ladder, Act | None]:
+        """The next rung, now."""
         match self.rung:
             case Rung.RUNNING | Rung.ASKED:
                 return self._to(Rung.ASKED_NOW, now)
@@ -97,14 +102,20 @@ class Ladder(msgspec.Struct, frozen=True, kw_only=True):
             return msgspec.structs.replace(self, since=now)
         return self
 
-    def look(self, now: float, *, alive: bool) -> tuple[Ladder, Act | None]:
-        """A tick of the caller's timer. `alive`: whether the run's lock is held."""
+    def look(self, now: float, *, alive: bool, saving: bool = False) -> tuple[Ladder, Act | None]:
+        """A tick of the caller's timer.
+
+        `alive`: whether the run's lock is held. `saving`: whether a checkpoint is being written, which takes
+        as long as it takes.
+        """
         if self.rung in (Rung.RUNNING, Rung.ENDED):
             return self, None
         if not alive:
             return msgspec.structs.replace(self, rung=Rung.ENDED, since=now), None
+        if saving:
+            return msgspec.structs.replace(self, since=now), None
         deadline = self.deadline()
-        return self.force(now) if deadline is not None and now >= deadline else (self, None)
+        return self.climb(now) if deadline is not None and now >= deadline else (self, None)
 
     def deadline(self) -> float | None:
         """When the next rung is taken if nothing moves; None when there is none."""

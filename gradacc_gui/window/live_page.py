@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QHBoxLayout, QSlider, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QMessageBox, QSlider, QStackedWidget, QVBoxLayout, QWidget
 
 from gradacc_gui import words
 from gradacc_gui.run.attachment import Attachment
@@ -18,6 +18,7 @@ from gradacc_gui.widgets.placeholders import EmptyState, LoadingState
 from gradacc_gui.window.decision_log import Entry
 from gradacc_gui.window.log_tab import LogTab
 from gradacc_gui.window.pages import make_results
+from gradacc_gui.window.questions import ask_to_end_by_force
 from gradacc_gui.window.run_notices import RunNotices
 from gradacc_gui.window.side import Side
 from gradacc_gui.words import LogLine, tr
@@ -47,6 +48,7 @@ class LivePage(QWidget):
         self.charts: Any = None
         self.results: Any = None
         """A `ResultsTab` once it has been wanted."""
+        self.question: QMessageBox | None = None
         row = QHBoxLayout(self)
         row.setContentsMargins(space(3), space(3), space(3), space(3))
         row.setSpacing(space(3))
@@ -206,7 +208,7 @@ class LivePage(QWidget):
 
     def _force(self) -> None:
         if self._run is not None:
-            self._run.force()
+            self.question = ask_to_end_by_force(self, self._run)
 
     def _resume_run(self) -> None:
         if self._run is not None:

@@ -1,4 +1,4 @@
-"""What the window asks before it acts: installing before a start, and closing while a run is live."""
+"""What the window asks before it acts: installing, closing while a run is live, ending one by force."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from PySide6.QtWidgets import QCheckBox, QMessageBox, QWidget
 
 from gradacc_gui.remembered import Preferences
 from gradacc_gui.run import starter
+from gradacc_gui.run.attachment import Attachment
+from gradacc_gui.run.numbers import count
 from gradacc_gui.session.background import Background
 from gradacc_gui.session.launch import Launch
 from gradacc_gui.words import tr
@@ -114,3 +116,32 @@ def explain_that_run_continues(
     said.buttonClicked.connect(answered)
     said.open()
     return said
+
+
+def ask_to_end_by_force(window: QWidget, run: Attachment) -> QMessageBox:
+    """Open the question; what its answer costs depends on what the trainer is doing."""
+    asked = QMessageBox(window)
+    asked.setWindowTitle(tr("End by force"))
+    asked.setText(tr("End the trainer's process by force?"))
+    if run.is_saving:
+        done = run.store.so_now.phase_done
+        how_far = "" if done is None else f" ({done:.0%})"
+        doing = tr("A checkpoint is being saved{how_far}; it would be lost.").format(how_far=how_far)
+    else:
+        doing = tr("It has not ended yet.")
+    steps = run.checkpoints
+    left = (
+        tr("What was trained after step {step}, the newest checkpoint, is lost.").format(
+            step=count(steps[-1])
+        )
+        if steps
+        else tr("This run has no checkpoint: everything it has trained is lost.")
+    )
+    asked.setInformativeText(f"{doing} {left}")
+    asked.setStandardButtons(QMessageBox.StandardButton.Cancel)
+    yes = asked.addButton(tr("End by force"), QMessageBox.ButtonRole.DestructiveRole)
+    asked.setDefaultButton(QMessageBox.StandardButton.Cancel)
+    asked.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+    asked.buttonClicked.connect(lambda clicked: run.end_by_force() if clicked is yes else None)
+    asked.open()
+    return asked

@@ -28,7 +28,7 @@ class RunButtons(QWidget):
     stop_asked = Signal(bool)
     """The person wants the run to end; True: at once."""
     force_asked = Signal()
-    """The person will not wait: the next rung of the ladder."""
+    """The person will not wait; they are asked whether they mean it."""
     resume_run_asked = Signal()
     """A new attempt from the last checkpoint."""
     go_back_asked = Signal(int)
@@ -79,7 +79,7 @@ class RunButtons(QWidget):
         self.stop_clean.triggered.connect(lambda: self.stop_asked.emit(False))
         self.stop_now = QAction(tr("Stop now (the unfinished step is repeated on resume)"), menu)
         self.stop_now.triggered.connect(lambda: self.stop_asked.emit(True))
-        self.stop_force = QAction(tr("End the process"), menu)
+        self.stop_force = QAction(tr("End by force…"), menu)
         self.stop_force.triggered.connect(self.force_asked)
         menu.addActions([self.stop_clean, self.stop_now])
         menu.addSeparator()
@@ -126,7 +126,7 @@ class RunButtons(QWidget):
         self.stop.setText(tr("Stopping…") if state is RunState.STOPPING else tr("Stop…"))
         self.stop_clean.setEnabled(rung is Rung.RUNNING and state is not RunState.STOPPING)
         self.stop_now.setEnabled(rung in (Rung.RUNNING, Rung.ASKED))
-        self.stop_force.setVisible(rung in (Rung.ASKED_NOW, Rung.TERMINATED, Rung.KILLED))
+        self.stop_force.setVisible(state is RunState.STOPPING or rung in (Rung.ASKED_NOW, Rung.TERMINATED))
         self.more.setEnabled(state is not None)
         self._refresh_roll_back()
         self._say(rung)

@@ -20,9 +20,11 @@ from trainer_backend.run_directory import RunDirectory
 SHORT = Patience(asked_s=0.6, asked_now_s=0.6, terminated_s=0.6)
 DEAF_TASK = """
 import itertools
+import time
 import torch
 from pathlib import Path
 from trainer_backend.tasks import Datasets, LossTerm
+MORE
 
 class Task:
     def model(self):
@@ -43,10 +45,10 @@ RECIPE = {
 }
 
 
-def deaf_run(folder: Path, deaf: str) -> RunDirectory:
+def deaf_run(folder: Path, deaf: str, more: str = "") -> RunDirectory:
     """A run whose user code does only `deaf` any more once a file closed-ears lies beside it."""
     module = folder / "deaf_task.py"
-    module.write_text(DEAF_TASK.replace("DEAF", deaf), encoding="utf-8")
+    module.write_text(DEAF_TASK.replace("DEAF", deaf).replace("MORE", more), encoding="utf-8")
     return make_run(folder / "run", RECIPE, module=module)
 
 
@@ -125,6 +127,50 @@ def test_only_the_window_that_asked_climbs(
         looking.wait_for_interruption()
         assert looking.window.run is not None
         assert looking.window.run.ladder.rung is Rung.RUNNING
+
+
+HUNG_SAVE = """
+from trainer_backend.trainer import checkpoint
+checkpoint._sha256 = lambda path: time.sleep(600)
+"""
+
+
+@pytest.mark.usefixtures("short")
+def test_a_save_is_ended_by_a_person_who_was_asked_and_by_nothing_else(
+    qtbot: QtBot, make_window: Callable[[], MainWindow], tmp_path: Path
+) -> None:
+    """A disk that hangs: the window waits past every patience, says what ending would cost, and obeys."""
+    run = deaf_run(tmp_path, "pass", HUNG_SAVE)
+    with Trainer(run) as trainer:
+        hand = Hand(qtbot, make_window())
+        window = hand.window
+        window.open_run(run)
+        hand.wait_for_state("running")
+        hand.wait_for_steps(2)
+        buttons = window.live.side.buttons
+        buttons.stop_clean.trigger()
+        attached = window.run
+        assert attached is not None
+        hand.wait(lambda: attached.is_saving)
+        told = len(attached.store.facts)
+        hand.wait(lambda: len(attached.store.facts) >= told + 3)  # one a second, of how far it is
+        assert (attached.ladder.rung, trainer.process.poll()) == (Rung.ASKED, None)
+        assert "Saving a checkpoint" in window.header.strip_words.text()
+
+        for answer in ("Cancel", "End by force"):
+            buttons.stop_force.trigger()
+            question = window.live.question
+            assert question is not None
+            cost = question.informativeText()
+            assert "A checkpoint is being saved" in cost
+            assert "This run has no checkpoint: everything it has trained is lost." in cost
+            (button,) = [each for each in question.buttons() if each.text().replace("&", "") == answer]
+            button.click()
+            if answer == "Cancel":
+                assert attached.ladder.rung is Rung.ASKED
+        assert attached.ladder.rung is Rung.KILLED
+        assert trainer.wait() == -9
+        hand.wait_for_interruption()
 
 
 def test_a_trainer_ends_itself_when_its_users_code_does_not_come_back(

@@ -95,9 +95,10 @@ class Checkpoints:
     def save_last(self, parts: Parts) -> None:
         """Save at a stop or at the end, unless this very state lies on disk.
 
-        A disk that refuses is tried again for a while: all since the checkpoint before is at stake. Raises
-        LastCheckpointError after that, and RunMovedError.
+        A disk that refuses is tried again for a while: all since the checkpoint before is at stake. Nothing
+        that happens by itself cuts it short. Raises LastCheckpointError after that, and RunMovedError.
         """
+        self._life.give_time()
         give_up_at = time.monotonic() + LAST_PATIENCE_S
         wait_s = FIRST_WAIT_S
         while not self._is_saved(parts) or not self._life.is_in_place():

@@ -90,7 +90,7 @@ class Lifecycle:
             self.steering.end()
         self.writer.put(fact)
         self.writer.close()
-        self.heard()
+        self.give_time()
 
     # -------------------------------------------------------------- the journal's thread's side
 
@@ -139,7 +139,7 @@ class Lifecycle:
         if reason == "stop-now" or self.loading:
             self._wait_only_so_long(reason)
 
-    def heard(self) -> None:
+    def give_time(self) -> None:
         """The training thread has come to a stop: what it still saves may take its time."""
         self._has_stopped = True
         for timer in self._timers:

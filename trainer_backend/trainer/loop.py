@@ -63,7 +63,6 @@ class Loop:
         *,
         replay: RecordedChanges,
         owed: Sequence[CommandAccepted] = (),
-        heard: Callable[[], None] = lambda: None,
     ) -> None:
         self._parts = parts
         self._config = parts.config
@@ -73,7 +72,6 @@ class Loop:
         self._steering = steering
         self._put = put
         self._border = Border(parts, checkpoints, steering, put, replay=replay, owed=owed)
-        self._heard = heard
         self._evaluated_at = -1
         self._graphs = 0
         self._first_step = parts.accumulator.step + 1
@@ -246,7 +244,6 @@ class Loop:
 
     def _stopped(self) -> RunStopped:
         reason = self._steering.stopping
-        self._heard()
         with suppress(StopNow):  # the last window's micro-batches may be reported only now, and stop it again
             self._engine.flush()
         self._checkpoints.save_last(self._parts)

@@ -141,7 +141,6 @@ class Training:
             life.put,
             replay=self._replay,
             owed=self._owed,
-            heard=life.heard,
         )
         # A model is compiled in its first window; the loop says when that is over.
         life.put(PhaseEntered(phase="compiling" if self._recipe.config.run.compile else "training"))

@@ -56,7 +56,7 @@ def test_progress_keeps_the_ladder_where_it_is() -> None:
 
 def test_progress_does_not_call_a_termination_back() -> None:
     """Once a signal is sent, only the end counts."""
-    ladder, _ = Ladder(patience=PATIENCE, rung=Rung.ASKED_NOW).force(0)
+    ladder, _ = Ladder(patience=PATIENCE, rung=Rung.ASKED_NOW).climb(0)
     assert ladder.rung is Rung.TERMINATED
 
     assert ladder.progressed(100) == ladder
@@ -78,10 +78,32 @@ def test_a_person_who_will_not_wait_goes_up_rung_by_rung() -> None:
     ladder = Ladder()
     acts = []
     for now in range(6):
-        ladder, act = ladder.force(now)
+        ladder, act = ladder.climb(now)
         acts.append(act)
 
     assert acts == [Act.ASK_NOW, Act.TERMINATE, Act.KILL, None, None, None]
+
+
+def test_nothing_that_happens_by_itself_shortens_a_save() -> None:
+    """However long it takes, on whatever rung; when it is over the patience starts anew."""
+    for rung in (Rung.ASKED, Rung.ASKED_NOW, Rung.TERMINATED):
+        ladder = Ladder(patience=PATIENCE, rung=rung)
+        for now in range(0, 10_000, 50):
+            ladder, act = ladder.look(now, alive=True, saving=True)
+            assert (ladder.rung, act) == (rung, None)
+        ladder, act = ladder.look(now + 1, alive=True)
+        assert act is None
+        ladder, act = ladder.look(now + 11, alive=True)
+        assert act is not None
+        assert ladder.look(now + 11, alive=False, saving=True)[0].rung is Rung.ENDED
+
+
+def test_a_person_who_was_asked_ends_it_by_force_at_once() -> None:
+    """A disk that hangs never lets a save come to its end. Once is enough."""
+    for rung in (Rung.ASKED, Rung.ASKED_NOW, Rung.TERMINATED):
+        ladder, act = Ladder(rung=rung).end_by_force(1)
+        assert (ladder.rung, act) == (Rung.KILLED, Act.KILL)
+        assert ladder.end_by_force(2) == (ladder, None)
 
 
 def test_nothing_happens_before_anybody_asked() -> None:
@@ -107,10 +129,10 @@ def test_the_ladder_never_goes_down_and_never_skips_a_wish_to_a_signal(
         match what:
             case "ask" | "now":
                 ladder, act = ladder.ask(now, at_once=what == "now")
-            case "force":
-                ladder, act = ladder.force(now)
-            case "look" | "gone":
-                ladder, act = ladder.look(now, alive=what == "look")
+            case "climb":
+                ladder, act = ladder.climb(now)
+            case "look" | "gone" | "saving":
+                ladder, act = ladder.look(now, alive=what != "gone", saving=what == "saving")
             case _:
                 ladder, act = ladder.progressed(now), None
         assert order.index(ladder.rung) >= order.index(before)
