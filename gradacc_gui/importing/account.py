@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 import tomlkit
-from tomlkit.items import Table
 
 from trainer_backend.protocol import plain
 
@@ -48,6 +48,23 @@ class OpenKey(msgspec.Struct, frozen=True, kw_only=True):
     """What the recipe holds until then; None where it can be left out."""
 
 
+class RecipeLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a recipe that was imported."""
+
+    text: str = ""
+    """Its TOML."""
+    comment: str = ""
+    """Without the sign in front."""
+    is_heading: bool = False
+    is_open: bool = False
+    """Whether its key is to be filled in."""
+
+    @property
+    def whole(self) -> str:
+        """The line as the file has it."""
+        return " ".join(part for part in (self.text, self.comment and f"# {self.comment}") if part)
+
+
 class Imported(msgspec.Struct, frozen=True):
     """A recipe's tables and the account of how they came about."""
 
@@ -68,32 +85,40 @@ class Imported(msgspec.Struct, frozen=True):
         """The lines of one class, in the file's order."""
         return tuple(line for line in self.lines if line.kind == kind)
 
+    def filled(self, values: Mapping[str, Any]) -> Imported:
+        """With what a person entered for keys that were open, by recipe key."""
+        tables = {name: dict(table) for name, table in self.tables.items()}
+        for path, value in values.items():
+            name, _, key = path.partition(".")
+            tables.setdefault(name, {})[key] = value
+        rest = tuple(one for one in self.open if one.key not in values)
+        return msgspec.structs.replace(self, tables=tables, open=rest)
+
     def recipe_text(self) -> str:
         """The recipe as TOML, with the account as comments."""
-        document = tomlkit.document()
-        document.add(tomlkit.comment(one_line(f"Imported from {self.source}.")))
-        for line in self.of("changes-the-run"):
-            document.add(
-                tomlkit.comment(one_line(f"left out: {line.key} = {shown(line.value)}. {line.note}"))
-            )
-        for name, values in self.tables.items():
-            document.add(name, self._table(name, values))
-        return tomlkit.dumps(document)
+        return "".join(f"{line.whole}\n" for line in self.recipe_lines())
 
-    def _table(self, name: str, values: dict[str, Any]) -> Table:
-        section = tomlkit.table()
+    def recipe_lines(self) -> list[RecipeLine]:
+        """The recipe's lines, in which each value says where it came from."""
+        found = [RecipeLine(comment=one_line(f"Imported from {self.source}."))]
+        for line in self.of("changes-the-run"):
+            words = f"left out: {line.key} = {shown(line.value)}. {line.note}"
+            found.append(RecipeLine(comment=one_line(words)))
         asked = {one.key: one for one in self.open}
-        for key, value in values.items():
-            item = tomlkit.item(value)
-            words = "to be filled in" if f"{name}.{key}" in asked else self.origin(f"{name}.{key}")
-            if words:
-                item.comment(one_line(words))
-            section.add(key, item)
-        for path, one in asked.items():
-            table, _, key = path.partition(".")
-            if table == name and key not in values:
-                section.add(tomlkit.comment(one_line(f"{key}: to be filled in. {one.why}")))
-        return section
+        names = dict.fromkeys([*self.tables, *(path.partition(".")[0] for path in asked)])
+        for name in names:
+            found += [RecipeLine(), RecipeLine(text=f"[{name}]", is_heading=True)]
+            for key, value in self.tables.get(name, {}).items():
+                path = f"{name}.{key}"
+                words = "to be filled in" if path in asked else self.origin(path)
+                text = f"{key} = {_toml(value)}"
+                found.append(RecipeLine(text=text, comment=one_line(words), is_open=path in asked))
+            for path, one in asked.items():
+                table, _, key = path.partition(".")
+                if table == name and key not in self.tables.get(name, {}):
+                    words = f"{key}: to be filled in. {one.why}"
+                    found.append(RecipeLine(comment=one_line(words), is_open=True))
+        return found
 
     def origin(self, recipe_key: str) -> str:
         """Where a recipe value came from, for the end of its line; empty when it was taken as it stands."""
@@ -124,6 +149,18 @@ class Imported(msgspec.Struct, frozen=True):
             "open": [one.key for one in self.open],
             "said": list(self.said),
         }
+
+
+def _toml(value: Any) -> str:  # noqa: ANN401 - plain data
+    """A value on one line."""
+    match value:
+        case list() | tuple():
+            return f"[{', '.join(map(_toml, value))}]"
+        case dict():
+            inside = (f"{tomlkit.key(key).as_string()} = {_toml(inner)}" for key, inner in value.items())
+            return f"{{ {', '.join(inside)} }}"
+        case _:
+            return tomlkit.item(value).as_string()
 
 
 def shown(value: Any) -> str:  # noqa: ANN401 - plain data

@@ -249,6 +249,8 @@ class KeyReading:
             self.ask("task.model", "The file names no model.", stand_in="path/to/model")
         if "data.path" not in self.values:
             self.ask("data.path", "The file names no data.", stand_in="path/to/data.jsonl")
+        if "task.max_length" not in self.values:
+            self.ask("task.max_length", "The file does not say how many tokens a sample may have.")
 
     def _checked(self) -> dict[str, dict[str, Any]]:
         """The tables, without values that cannot stand together; each is reported at its keys."""
