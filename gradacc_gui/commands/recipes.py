@@ -8,8 +8,8 @@ import json
 from pathlib import Path
 from typing import Final
 
-from gradacc_gui.importing import import_config
 from gradacc_gui.importing.account import one_line, words_of
+from gradacc_gui.importing.programs import import_config
 from trainer_backend.errors import UsageError
 
 

@@ -26,6 +26,12 @@ class RecipeBar(QWidget):
     save_requested = Signal()
     save_as_requested = Signal(Path)
     import_requested = Signal(Path)
+    open_import_requested = Signal()
+    """Take the recipe that an import makes into the form."""
+
+    save_import_requested = Signal(Path)
+    """And save it there."""
+
     aside_requested = Signal(int)
     """Which of the edits that were set aside, the newest first."""
 
@@ -41,7 +47,10 @@ class RecipeBar(QWidget):
         row.setSpacing(space(2))
         self.title = label(tr("New run"), "page-title")
         row.addWidget(self.title)
-        self.views = Segments([("form", tr("Form")), ("check", tr("Check"))], tr("View of the recipe"))
+        self.views = Segments(
+            [("form", tr("Form")), ("check", tr("Check")), ("import", tr("Import account"))],
+            tr("View of the recipe"),
+        )
         self.views.button("check").setToolTip(
             tr("Shows the first optimizer step as the model will see it, and checks the rest.")
         )
@@ -59,8 +68,17 @@ class RecipeBar(QWidget):
         self.save.setShortcut(QKeySequence(QKeySequence.StandardKey.Save))
         self.again = button(tr("Check again"))
         self.start = button(tr("Start"), role="primary")
+        self.save_import = button(tr("Save recipe as…"), clicked=self._ask_where_to_save_import)
+        self.open_import = button(
+            tr("Open in the form"), role="primary", clicked=self.open_import_requested.emit
+        )
         for made in (self.recipes, self.save, self.save_as, self.again, self.start):
             row.addWidget(made)
+        for made in (self.save_import, self.open_import):
+            row.addWidget(made)
+        self._import_path = Path.home()
+        self._recipe_words = self._import_words = ""
+        self.views.button("import").hide()
         self._narrow = False
         self.show_view("form")
         opening = QAction(self)
@@ -74,19 +92,37 @@ class RecipeBar(QWidget):
         self._path, self._folder = path, folder
         name = path.name if path else tr("not saved yet")
         words = tr("recipe {name}").format(name=name) + (" · " + tr("edited") if edited else "")
-        self.name.set_full_text(words)
-        self.name.setToolTip(str(path) if path else "")
+        self._recipe_words = words
         self.save.setEnabled(edited)
+        self._show_name()
+
+    def show_import(self, source: str, path: Path, proposed: Path) -> None:
+        """Offer the account of an imported file; `source`: the program that it was written for."""
+        self._import_path = proposed
+        self._import_words = tr("{name}, read as {program}").format(name=path.name, program=source)
+        self.views.button("import").show()
+
+    def withdraw_import(self) -> None:
+        """Another recipe is open: the account is no longer about it."""
+        self.views.button("import").hide()
+
+    def _show_name(self) -> None:
+        is_import = self.views.choice() == "import"
+        self.name.set_full_text(self._import_words if is_import else self._recipe_words)
+        self.name.setToolTip("" if is_import or not self._path else str(self._path))
 
     def show_view(self, view: str) -> None:
-        """The buttons of the form, or of its check."""
+        """The buttons of the form, of its check, or of an import's account."""
         self.views.choose(view)
         is_form = view == "form"
         for made in (self.recipes, self.save):
             made.setVisible(is_form)
         self.save_as.setVisible(is_form and not self._narrow)
         for made in (self.again, self.start):
-            made.setVisible(not is_form)
+            made.setVisible(view == "check")
+        for made in (self.save_import, self.open_import):
+            made.setVisible(view == "import")
+        self._show_name()
 
     def set_narrow(self, narrow: bool) -> None:
         """Leave out what is in the menu too."""
@@ -134,6 +170,11 @@ class RecipeBar(QWidget):
             folder = next((path.parent for path in self._memory.recent_recipes()), Path.home())
         start = folder / (self._path.name if self._path else "run.toml")
         ask_where_to_save(self, tr("Save the recipe"), start, self.save_as_requested.emit, FILTER)
+
+    def _ask_where_to_save_import(self) -> None:
+        ask_where_to_save(
+            self, tr("Save the recipe"), self._import_path, self.save_import_requested.emit, FILTER
+        )
 
 
 class StartBar(QWidget):

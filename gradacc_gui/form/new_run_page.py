@@ -16,9 +16,11 @@ from gradacc_gui.form.bars import RecipeBar, StartBar
 from gradacc_gui.form.data_inspection import DataInspection
 from gradacc_gui.form.fields_area import FieldsArea
 from gradacc_gui.form.form_memory import FormMemory
+from gradacc_gui.form.import_view import ImportView
 from gradacc_gui.form.interpreter_panel import InterpreterPanel
 from gradacc_gui.form.open_recipe import OpenRecipe
 from gradacc_gui.form.this_run import ThisRunPanel
+from gradacc_gui.importing.account import Imported
 from gradacc_gui.recipe.arrangement import CHOICE_OF, switches
 from gradacc_gui.recipe.draft import PUBLISHED, Draft
 from gradacc_gui.recipe.estimate import Factors, converted
@@ -33,6 +35,7 @@ from trainer_backend.preflight.check_words import title
 from trainer_backend.recipe import Recipe, default_name
 
 SIDE_WIDTH: Final = 320
+FOREIGN_SUFFIXES: Final = (".yaml", ".yml", ".json")
 NARROW: Final = 860
 """Below it the side column goes under the fields."""
 KEEP_DRAFT_MS: Final = 400
@@ -60,6 +63,8 @@ class FormPage(QWidget):
         self._config: RunConfig | None = None
         self._faults: dict[str, str] = {}
         self._narrow: bool | None = None
+        self._keeps_import = False
+        """While the recipe of an import takes the draft's place."""
         self._build()
         self._connect()
         self.recipe.restore()
@@ -110,6 +115,9 @@ class FormPage(QWidget):
         self.checks = CheckView()
         self.checks.hide()
         left.addWidget(self.checks, 1)
+        self.imports = ImportView()
+        self.imports.hide()
+        left.addWidget(self.imports, 1)
         self._left = left
         row = QHBoxLayout(self)
         row.setContentsMargins(space(5), space(4), space(5), space(4))
@@ -130,12 +138,15 @@ class FormPage(QWidget):
         self.recipe.replaced.connect(self._replaced)
         self.recipe.refused.connect(self.trouble.say)
         self.recipe.noticed.connect(self._noticed)
+        self.recipe.imported.connect(self._show_import)
         self.recipe.changed_on_disk.connect(self._changed_on_disk)
         self.fields.edited.connect(self._edited)
         self.fields.chosen.connect(self._chosen)
         self.fields.kind_chosen.connect(self._kind_chosen)
         self.bar.open_requested.connect(self.recipe.open)
         self.bar.import_requested.connect(self.recipe.bring_over)
+        self.bar.open_import_requested.connect(self._open_import)
+        self.bar.save_import_requested.connect(self._save_import)
         self.bar.aside_requested.connect(self.recipe.bring_back)
         self.bar.save_requested.connect(self._save)
         self.bar.save_as_requested.connect(self.recipe.save)
@@ -185,15 +196,17 @@ class FormPage(QWidget):
         self._show_parts()
 
     def _show_parts(self) -> None:
-        """The form with its side column, or the check in the place of both."""
-        is_form = self.bar.views.choice() == "form"
+        """The form with its side column, or the check or an import's account in the place of both."""
+        view = self.bar.views.choice()
+        is_form = view == "form"
         self.area.setVisible(is_form)
         self._side.setVisible(is_form and not self._narrow)
         self.start_bar.setVisible(is_form)
-        self.checks.setVisible(not is_form)
+        self.checks.setVisible(view == "check")
+        self.imports.setVisible(view == "import")
 
     def show_view(self, view: str) -> None:
-        """Show the "form" or its "check"; what stands in the form is checked when that is looked at."""
+        """Show the "form", its "check" or the "import"; the form is checked when its check is looked at."""
         self.bar.show_view(view)
         self._show_parts()
         if view == "check" and not self.checks.is_about(self.startable()):
@@ -423,6 +436,10 @@ class FormPage(QWidget):
     def _replaced(self) -> None:
         for notice in (self.notice, self.conflict, self.trouble):
             notice.hide()
+        if not self._keeps_import:
+            self.bar.withdraw_import()
+            if self.bar.views.choice() == "import":
+                self.show_view("form")
         self._show()
         self._expect_check()
 
@@ -451,19 +468,52 @@ class FormPage(QWidget):
         else:
             self.recipe.save(path)
 
+    # ------------------------------------------------------------------ other programs
+
+    def _show_import(self, imported: Imported, path: Path) -> None:
+        """Show what became of another program's file; the form stays as it is until that is taken over."""
+        self.trouble.hide()
+        self.imports.show_import(imported, path)
+        self.bar.show_import(imported.source, path, self.imports.proposed_path)
+        self.show_view("import")
+        self.imports.open_keys.focus_first()
+
+    def _open_import(self) -> bool:
+        """Take the recipe that was made into the form."""
+        path = self.imports.path
+        assert path is not None  # the button stands beside an import
+        self._keeps_import = True
+        taken = self.recipe.open_text(
+            self.imports.recipe().recipe_text(), folder=path.parent, name=self.imports.proposed_path.name
+        )
+        self._keeps_import = False
+        if taken:
+            self.show_view("form")
+        return taken
+
+    def _save_import(self, path: Path) -> None:
+        if self._open_import():
+            self._keeps_import = True
+            self.recipe.save(path)
+            self._keeps_import = False
+
     # ------------------------------------------------------------------ drag and drop
 
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:
-        """Take one .toml file."""
-        if _dropped_recipe(event) is not None:
+        """Take one recipe, or another program's configuration."""
+        if _dropped_file(event) is not None:
             event.acceptProposedAction()
 
     def dropEvent(self, event: QDropEvent) -> None:
         """Open it."""
-        path = _dropped_recipe(event)
-        if path is not None:
-            event.acceptProposedAction()
+        path = _dropped_file(event)
+        if path is None:
+            return
+        event.acceptProposedAction()
+        if path.suffix == ".toml":
             self.set_recipe(path)
+        else:
+            self.recipe.bring_over(path)
 
 
 def _page() -> QWidget:
@@ -482,7 +532,7 @@ def _scroll(content: QWidget) -> QScrollArea:
     return made
 
 
-def _dropped_recipe(event: QDropEvent) -> Path | None:
+def _dropped_file(event: QDropEvent) -> Path | None:
     urls = event.mimeData().urls()
     path = Path(urls[0].toLocalFile()) if len(urls) == 1 and urls[0].isLocalFile() else None
-    return path if path is not None and path.suffix == ".toml" else None
+    return path if path is not None and path.suffix in (".toml", *FOREIGN_SUFFIXES) else None

@@ -42,6 +42,9 @@ class OpenRecipe(QObject):
     noticed = Signal(str, bool)
     """What was done besides, and whether edits can be brought back."""
 
+    imported = Signal(object, Path)
+    """The `Imported` of another program's file; the form was not changed."""
+
     changed_on_disk = Signal(Path)
     """The open recipe's file is not what was opened: it was edited elsewhere, and nothing was written."""
 
@@ -80,23 +83,15 @@ class OpenRecipe(QObject):
         return True
 
     def bring_over(self, path: Path) -> None:
-        """Take another trainer's configuration as a recipe, and say what became of its keys."""
-        from gradacc_gui.importing import import_config  # noqa: PLC0415 - YAML's reader, for those who have one
+        """Read another program's configuration, and hand out what became of its keys."""
+        from gradacc_gui.importing.programs import import_config  # noqa: PLC0415 - YAML's reader, for those who have one
 
         try:
             imported = import_config(path)
         except UsageError as error:
             self._refuse_to_open(path.name, str(error))
             return
-        if not self.open_text(imported.recipe_text(), folder=path.parent, name=path.name):
-            return
-        left = [line.key for line in imported.of("changes-the-run")]
-        words = tr("Imported from {source}: {taken} keys were imported.").format(
-            source=imported.source, taken=len(imported.lines) - len(left)
-        )
-        if left:
-            words += " " + tr("Left out, though they change the run: {keys}.").format(keys=", ".join(left))
-        self.noticed.emit(words, False)
+        self.imported.emit(imported, path)
 
     def _refuse_to_open(self, name: str, sentences: str) -> None:
         self.refused.emit(

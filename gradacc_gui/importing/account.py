@@ -122,11 +122,13 @@ class Imported(msgspec.Struct, frozen=True):
 
     def origin(self, recipe_key: str) -> str:
         """Where a recipe value came from, for the end of its line; empty when it was taken as it stands."""
-        words = [
-            f"{line.key}: {shown(line.value)}" + _short_note(line)
+        lines = [
+            line
             for line in (*self.lines, *self.further)
             if line.to == recipe_key and line.kind == "translated"
         ]
+        deciding = [line for line in lines if not line.note.endswith(".")] or lines
+        words = [f"{line.key}: {shown(line.value)}{_short_note(line)}" for line in deciding]
         if not words:
             words = ["their default" + _short_note(line) for line in self.defaults if line.to == recipe_key]
         return ", ".join(words)
@@ -160,7 +162,7 @@ def _toml(value: Any) -> str:  # noqa: ANN401 - plain data
             inside = (f"{tomlkit.key(key).as_string()} = {_toml(inner)}" for key, inner in value.items())
             return f"{{ {', '.join(inside)} }}"
         case _:
-            return tomlkit.item(value).as_string()
+            return str(tomlkit.item(value).as_string())
 
 
 def shown(value: Any) -> str:  # noqa: ANN401 - plain data

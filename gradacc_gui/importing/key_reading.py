@@ -15,6 +15,8 @@ KIND = "causal-lm"
 _SECTIONS = section_types(KIND)
 _TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
 AUTO = "auto"
+ASKED_FIRST = frozenset({"task.model", "data.path"})
+"""Open keys without which nothing can be tried."""
 
 
 class RefusedError(UsageError):
@@ -224,7 +226,7 @@ class KeyReading:
             tuple(lines),
             tuple(line for to, line in self._further.items() if to in self.values),
             tuple(line for to, line in self._defaults.items() if to in self.values),
-            tuple(self._open.values()),
+            tuple(sorted(self._open.values(), key=lambda one: one.key not in ASKED_FIRST)),
             tuple(self._said),
         )
 

@@ -598,21 +598,25 @@ def test_the_product_shows_in_red_what_was_typed_wrong_and_not_what_follows_from
     assert roles == ["number", "number", "number", "number-bad"]
 
 
-def test_another_trainer_s_configuration_fills_the_form(page: FormPage, tmp_path: Path) -> None:
-    """Its keys are said to have come over or not; a file that is none leaves the form as it was."""
+def test_another_trainer_s_configuration_fills_the_form_when_asked(page: FormPage, tmp_path: Path) -> None:
+    """First its account is shown; a file that is none leaves the form as it was."""
     path = tmp_path / "axolotl.yaml"
     path.write_text(
         "base_model: my/model\nsequence_len: 512\nmicro_batch_size: 2\ngradient_accumulation_steps: 16\n"
         "learning_rate: 1e-4\nflash_attention: true\n",
         encoding="utf-8",
     )
+    before = page.draft
     page.bar.import_requested.emit(path)
+    assert page.draft is before
+    assert page.imports.isVisibleTo(page)
+    page.bar.open_import.click()
+    assert page.area.isVisibleTo(page)
     view = page.fields.view(N)
     assert view is not None
     line = line_of(view.editor)
     assert line is not None
     assert line.text() == "16"
-    assert "flash_attention" in page.notice.sentence.text()
     path.write_text("nothing: here\n", encoding="utf-8")
     page.bar.import_requested.emit(path)
     assert line_of(page.fields.view(N).editor).text() == "16"  # type: ignore[union-attr]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gradacc_gui.cli import main
-from gradacc_gui.importing import import_config
+from gradacc_gui.importing.programs import import_config
 from trainer_backend.errors import UsageError
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
