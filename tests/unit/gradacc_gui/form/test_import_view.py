@@ -80,7 +80,7 @@ def test_a_card_goes_to_its_group(brought: FormPage) -> None:
     type_into(brought, "data.path", "mine.jsonl")
     cards["open"].click()
     field = brought.imports.open_keys.fields["evaluation.every_samples"]
-    assert field.isAncestorOf(brought.focusWidget() or brought)
+    assert field.isAncestorOf(brought.focusWidget())
 
 
 def test_what_is_filled_in_stands_in_the_recipe_at_once(brought: FormPage) -> None:
