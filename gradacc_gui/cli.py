@@ -35,6 +35,7 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; gives the exit code: 0 done, 1 the run failed, 2 bad usage or configuration."""
     arguments = _parser().parse_args(argv)
+    _go_on_with_queue()
     module, _, function = arguments.act.partition(":")
     for stream in (sys.stdout, sys.stderr):
         # JSON is UTF-8 everywhere; a console of another encoding gets a mark for what it cannot show.
@@ -53,6 +54,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return code
+
+
+def _go_on_with_queue() -> None:
+    """After a reboot the first command starts the queue's runner again, if anything waits."""
+    from trainer_backend.private_files import home  # noqa: PLC0415 - `--help` needs none of it
+
+    folder = home() / "queue"
+    if any(any((folder / name).glob("*.json")) for name in ("waiting", "running")):
+        from gradacc_gui.queueing.runner import ensure_runner, leave_runners  # noqa: PLC0415 - likewise
+
+        try:
+            ensure_runner()
+            leave_runners()
+        except GradaccError as error:  # the command itself may well work
+            print(error, file=sys.stderr)  # noqa: T201
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -74,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_running(command)
     _add_steering(command)
     _add_looking(command)
+    _add_queue(command)
     return parser
 
 
@@ -219,6 +236,45 @@ def _add_looking(command: Any) -> None:  # noqa: ANN401 - a function of the pars
         action="store_true",
         help="print recipe and account as one JSON object; no recipe is written without --output",
     )
+
+
+def _add_queue(command: Any) -> None:  # noqa: ANN401 - a function of the parser's
+    queue = command("queue", "queue_commands:show", "start runs one after the other as devices become free")
+    queue.set_defaults(json=False, done=5)
+    acts = queue.add_subparsers(title="commands", metavar="COMMAND")
+
+    def act(name: str, function: str, text: str) -> argparse.ArgumentParser:
+        added: argparse.ArgumentParser = acts.add_parser(
+            name, help=text, description=f"{text[0].upper()}{text[1:]}."
+        )
+        added.set_defaults(act=f"queue_commands:{function}")
+        return added
+
+    waiting = "a waiting run: its place, its id, a unique prefix of it, or its name"
+    add = act("add", "add", "add runs to the queue")
+    add.add_argument("recipes", metavar="RECIPE", nargs="+", help="a .toml file, or a run to resume")
+    add.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], help="change the recipes for these runs"
+    )
+    add.add_argument("--first", action="store_true", help="put them before the others")
+    add.add_argument("--json", action="store_true", help="print one object a run, as JSON")
+    _add_python(add)
+    listing = act("list", "show", "show what runs, what waits and for what, and what is done")
+    listing.add_argument("--json", action="store_true", help="print one object, as JSON")
+    listing.add_argument("--done", metavar="K", type=int, default=5, help="how many ended runs (default: 5)")
+    move = act("move", "move", "move a waiting run to another place")
+    move.add_argument("run", metavar="ID", help=waiting)
+    move.add_argument("place", metavar="PLACE", type=int, help="its new place; 1 is next")
+    remove = act("remove", "remove", "remove waiting runs from the queue")
+    remove.add_argument("runs", metavar="ID", nargs="+", help=waiting)
+    act("pause", "pause", "start nothing more; what runs goes on")
+    act("resume", "resume", "start waiting runs again")
+    change = act("set", "change", "change how the queue works")
+    change.add_argument(
+        "key", metavar="KEY", choices=("on_failure", "cpu_runs", "kept_free"),
+        help="on_failure (continue or pause), cpu_runs (on the CPU at once), or kept_free (devices)",
+    )  # fmt: skip
+    change.add_argument("value", metavar="VALUE", help="the new value; none keeps no device free")
 
 
 if __name__ == "__main__":

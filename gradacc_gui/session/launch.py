@@ -111,10 +111,13 @@ class Launch:
             self._process.returncode = 0
 
 
-def start(run: RunDirectory, interpreter: Interpreter, *, from_step: int | None = None) -> Launch:
+def start(
+    run: RunDirectory, interpreter: Interpreter, *, from_step: int | None = None, device: str | None = None
+) -> Launch:
     """Start (or go on with) a run. Does not wait for the trainer.
 
     `from_step`: go back to the checkpoint of this step; UsageError when none lies there.
+    `device`: train there, and have the recipe say so from now on.
     Raises InterpreterError when the interpreter cannot train or something must be installed first
     (`interpreter.installs`), RunDirectoryError when a trainer runs there already, the directory is half
     copied, or nothing can be written.
@@ -135,6 +138,8 @@ def start(run: RunDirectory, interpreter: Interpreter, *, from_step: int | None 
     command = [interpreter.executable, "-P", "-m", "trainer_backend", "run", str(run.path)]
     if from_step is not None:
         command += ["--from-step", str(from_step)]
+    if device is not None:
+        command += ["--set", f"run.device={device}"]
     stale = json.dumps(Inbox(run.inbox_path).names())
     if len(stale) <= LONGEST_ARGUMENT:  # else the trainer looks itself, a moment later
         command += ["--stale", stale]
@@ -149,7 +154,7 @@ def start(run: RunDirectory, interpreter: Interpreter, *, from_step: int | None 
                 cwd=run.path,
                 env=environment,
                 close_fds=True,
-                **_detached(),
+                **detached(),
             )
     except OSError as error:
         message = f"The trainer cannot be started: {error.strerror} ({interpreter.executable})."
@@ -179,7 +184,8 @@ def _name_process(run: RunDirectory, pid: int) -> None:
         log.write(f"--- {PROCESS_MARK} {pid} on {platform.node()}\n".encode())
 
 
-def _detached() -> dict[str, Any]:
+def detached() -> dict[str, Any]:
+    """For `subprocess`: a process that outlives this one and gets none of its terminal's signals."""
     if sys.platform == "win32":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | NO_CONSOLE}
     return {"start_new_session": True}

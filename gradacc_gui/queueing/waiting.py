@@ -1,0 +1,89 @@
+"""What a waiting run waits for, in words; and what the list of runs shows of the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gradacc_gui.queueing import slots
+from gradacc_gui.queueing.entries import Done, Entry, Queue, QueueSettings
+from gradacc_gui.queueing.slots import Taken
+from gradacc_gui.words import tr
+from trainer_backend.errors import GradaccError
+
+
+class WaitingRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run in the queue, as it is shown."""
+
+    entry: Entry
+    name: str
+    place: int
+    waits_for: str
+    unstarted: bool
+    """It was never trained, so that removing it from the queue deletes it."""
+
+
+class QueueView(msgspec.Struct, frozen=True, kw_only=True):
+    """The queue at one moment."""
+
+    settings: QueueSettings = QueueSettings()
+    running: tuple[str, ...] = ()
+    """Ids of the runs that the queue started and that have not ended."""
+    waiting: tuple[WaitingRun, ...] = ()
+    done: tuple[Done, ...] = ()
+
+
+def look(queue: Queue | None = None) -> QueueView:
+    """The queue as it is now. Reads files: not for the GUI thread."""
+    queue = queue or Queue()
+    entries = queue.waiting()
+    settings = queue.settings()
+    live = slots.taken() if entries else []
+    return QueueView(
+        settings=settings,
+        running=tuple(entry.run for entry in queue.running()),
+        waiting=tuple(
+            WaitingRun(
+                entry=entry,
+                name=entry.directory.asked_name or entry.run,
+                place=place,
+                waits_for=why_it_waits(entry, settings, live),
+                unstarted=is_unstarted(entry),
+            )
+            for place, entry in enumerate(entries, 1)
+        ),
+        done=tuple(queue.done()),
+    )
+
+
+def is_unstarted(entry: Entry) -> bool:
+    """Whether a waiting run was never trained at all."""
+    return entry.head == 0 and not entry.directory.journal_path.exists()
+
+
+def why_it_waits(entry: Entry, settings: QueueSettings, live: Sequence[Taken]) -> str:
+    """What a waiting run waits for; or what is wrong with it, so that it will be skipped."""
+    run = entry.directory
+    if not run.path.is_dir():
+        return tr("Its folder was deleted; it will be skipped.")
+    try:
+        asked = slots.wanted(run.recipe().config.run.device)
+    except GradaccError as error:
+        return tr("It will be skipped: {reason}").format(reason=str(error).splitlines()[0])
+    if settings.paused:
+        return tr("waits: the queue is paused")
+    allowed = [device for device in asked if device not in settings.kept_free]
+    if not allowed:
+        return tr("waits: the queue keeps {devices} free").format(devices=", ".join(map(shown, asked)))
+    if slots.free_device(allowed, live, cpu_runs=settings.cpu_runs) is not None:
+        return tr("starts next")
+    other = slots.in_the_way(allowed, live)
+    devices = tr("a GPU") if len(allowed) > 1 else shown(allowed[0])
+    return tr("waits for {device} ({name})").format(device=devices, name=other.name if other else "")
+
+
+def shown(device: str) -> str:
+    """A device for people: GPU 1, CPU."""
+    kind, _, index = device.partition(":")
+    return f"GPU {index or 0}" if kind == "cuda" else {"cpu": "CPU", "mps": "Apple GPU"}.get(device, device)
