@@ -237,9 +237,10 @@ _runners: list[subprocess.Popen[bytes]] = []
 """Runners that this process started: reaped once they have ended, and never waited for."""
 
 
-def reap_runners() -> None:
-    """Forget runners that have ended; those that live go on by themselves."""
+def reap_runners() -> int:
+    """Forget runners of this process that have ended; gives how many live."""
     _runners[:] = [process for process in _runners if process.poll() is None]
+    return len(_runners)
 
 
 def leave_runners() -> None:

@@ -22,7 +22,9 @@ from gradacc_gui.session import launch as launching
 from gradacc_gui.session import runs as listing
 from tests.support import stand_in
 from tests.support.fake_runs import Plan, continue_run
+from tests.support.trainers import ROOT
 from tests.support.waiting import wait_for
+from trainer_backend.inbox import send
 from trainer_backend.protocol import Stop
 from trainer_backend.recipe import read_document, save_recipe, set_value
 from trainer_backend.run_directory import RunDirectory
@@ -124,20 +126,17 @@ def test_the_cpu_takes_as_many_runs_as_are_allowed(python: Callable[[str], str])
     runner.tick()
     assert [entry.run for entry in Queue().waiting()] == [runs[2].id]
     for run in runs[:2]:
-        wait_for(lambda run=run: "ready" in run.log_path.read_text())
         launching_stop(run)
     wait_for(lambda: runner.tick() and len(Queue().done()) == 2)
     wait_for(runs[2].is_alive)
-    wait_for(lambda: "ready" in runs[2].log_path.read_text())
     launching_stop(runs[2])
     wait_for(lambda: not runner.tick())
     assert set(outcomes().values()) == {"stopped"}
 
 
 def launching_stop(run: RunDirectory) -> None:
-    """Ask a stand-in to end."""
-    from trainer_backend.inbox import send
-
+    """Ask a stand-in to end, once it listens."""
+    wait_for(lambda: "ready" in run.log_path.read_text())
     send(run.inbox_path, Stop())
 
 
@@ -154,7 +153,7 @@ def test_a_gpu_is_chosen_that_is_free(python: Callable[[str], str], monkeypatch:
     Queue().change(kept_free=("cuda:0",))
     has: list[tuple[str, ...]] = [("cuda:2",)]
     monkeypatch.setattr(
-        slots, "taken", lambda: [slots.Taken(stand_in.RunDirectory(Path("x")), "x", one) for one in has]
+        slots, "taken", lambda: [slots.Taken(RunDirectory(Path("x")), "x", one) for one in has]
     )
     runner = Runner(Queue())
     runner._start_what_can()
@@ -267,7 +266,8 @@ def test_what_is_added_while_the_runner_ends_is_not_left_behind(
     """Added after its last look and before it lets go of the lock, when others still see a runner."""
     executable = python(ended(ENDS, "finished"))
     add(executable, "a")
-    release, late = TrainerLock.release, []
+    release = TrainerLock.release
+    late: list[RunDirectory] = []
 
     def add_late(lock: TrainerLock) -> None:
         if lock._path.name == "runner.lock" and not late:
@@ -284,26 +284,25 @@ def test_what_is_added_while_the_runner_ends_is_not_left_behind(
 def at_the_end() -> Iterator[None]:
     """Runners that a test started have ended."""
     yield
-    wait_for(lambda: not is_at_work(Queue()) and reap_runners() is None and not module._runners)
+    wait_for(lambda: not is_at_work(Queue()) and not reap_runners())
 
 
 @pytest.mark.usefixtures("at_the_end")
 def test_runners_that_two_windows_start_do_each_entry_once() -> None:
     """Two real processes at the same moment; entries that end at once."""
-    for name in "abc":
-        (run,) = add("/nowhere/python", name)
+    runs = add("/nowhere/python", *"abc")
     queue = Queue()
     command = [sys.executable, "-m", "gradacc_gui.queueing.runner"]
     both = [
         subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(stand_in.ROOT)}
+            command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
         )
         for _ in range(2)
     ]
     said = "".join(process.communicate(timeout=60)[0] for process in both)
     assert said.count("refused") == 3
     assert queue.waiting() == queue.running() == []
-    assert run.path.is_dir()
+    assert all(run.path.is_dir() for run in runs)
 
 
 @pytest.mark.usefixtures("at_the_end")
@@ -318,7 +317,7 @@ def test_a_window_starts_a_runner_only_when_there_is_work() -> None:
     wait_for(lambda: bool(Queue().done()))
     assert os.getsid(module._runners[0].pid) == module._runners[0].pid
     assert "refused" in Queue().log_path.read_text()
-    wait_for(lambda: reap_runners() is None and not module._runners)
+    wait_for(lambda: not reap_runners())
     leave_runners()
 
 
@@ -388,7 +387,7 @@ def test_a_runner_that_is_killed_anywhere_neither_loses_nor_doubles_an_entry(
     monkeypatch.setattr(module, "probe", lambda _python: interpreter)
     monkeypatch.setattr(launching, "installs", lambda _interpreter: [])
     monkeypatch.setattr(launching, "trainer_environment", lambda _interpreter: {})
-    monkeypatch.setattr(launching.subprocess, "Popen", InstantTrainer)
+    monkeypatch.setattr(subprocess, "Popen", InstantTrainer)
     monkeypatch.setattr(listing, "STARTING_S", 0.0)
     line, lines = 5, 0
     while True:
