@@ -397,6 +397,9 @@ def _window_of_page(page: Any, key: Any, window: Window) -> Values:  # noqa: ANN
     """(h, w) or (h, w, c) of one page, from the segments that the window touches."""
     top, left, bottom, right = window
     samples = key.samplesperpixel
+    if key.is_final and _lies_in_one_piece(page):
+        rows = _window_of_rows(page, key, window)
+        return rows[..., 0] if samples == 1 else rows
     height = key.tilelength if key.is_tiled else (key.rowsperstrip or key.imagelength)
     width = key.tilewidth if key.is_tiled else key.imagewidth
     down, across = -(-key.imagelength // height), -(-key.imagewidth // width)
@@ -416,6 +419,30 @@ def _window_of_page(page: Any, key: Any, window: Window) -> Values:  # noqa: ANN
                 channels = slice(plane, plane + 1) if planes > 1 else slice(None)
                 found[y0 - top : y1 - top, x0 - left : x1 - left, channels] = part
     return found[..., 0] if samples == 1 else found
+
+
+def _lies_in_one_piece(page: Any) -> bool:  # noqa: ANN401 - tifffile's
+    """Whether a page's strips follow one another; a frame's may lie otherwise than its key frame's."""
+    offsets, counts = page.dataoffsets, page.databytecounts
+    ends = (offset + count for offset, count in zip(offsets, counts, strict=True))
+    return bool(offsets) and all(end == start for end, start in zip(ends, offsets[1:], strict=False))
+
+
+def _window_of_rows(page: Any, key: Any, window: Window) -> Values:  # noqa: ANN401 - tifffile's
+    """(h, w, c) of rows that lie in the file as they are; a plain TIFF may be one strip of it all."""
+    top, left, bottom, right = window
+    kind = np.dtype(key.dtype).newbyteorder(page.parent.byteorder)
+    planes, channels = (key.samplesperpixel, 1) if key.planarconfig == 2 else (1, key.samplesperpixel)
+    pixel_bytes = channels * kind.itemsize
+    found = np.empty((planes, bottom - top, right - left, channels), kind)
+    file = page.parent.filehandle
+    for plane, rows in enumerate(found):
+        for y, row in enumerate(rows, top):
+            pixel = (plane * key.imagelength + y) * key.imagewidth + left
+            file.seek(page.dataoffsets[0] + pixel * pixel_bytes)
+            if file.readinto(row) < row.nbytes:
+                raise EOFError("the file ends before its pixels do")
+    return found[0] if planes == 1 else found[..., 0].transpose(1, 2, 0)
 
 
 def _segment(page: Any, key: Any, number: int) -> Values | None:  # noqa: ANN401 - tifffile's

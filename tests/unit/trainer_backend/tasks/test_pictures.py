@@ -236,6 +236,43 @@ def test_windows_of_a_tiff_are_its_parts(
     ]
 
 
+@pytest.mark.parametrize("planes", ["contig", "separate"])
+def test_a_window_of_a_plain_tiff_reads_its_rows_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planes: str
+) -> None:
+    """One strip may hold the whole picture; its 16 bits come in the file's own byte order."""
+    values = np.random.default_rng(0).integers(0, 65_535, (2000, 100, 3), np.uint16)
+    stored = values if planes == "contig" else np.ascontiguousarray(values.transpose(2, 0, 1))
+    tifffile.imwrite(
+        tmp_path / "a.tif",
+        stored,
+        photometric="rgb",
+        planarconfig=planes,
+        rowsperstrip=2000,
+        byteorder=">",
+    )
+    read_bytes = 0
+    read, read_into = tifffile.FileHandle.read, tifffile.FileHandle.readinto
+
+    def counted(file: Any, size: int = -1, /) -> bytes:
+        nonlocal read_bytes
+        found: bytes = read(file, size)
+        read_bytes += len(found)
+        return found
+
+    def counted_into(file: Any, buffer: Any, /) -> int:
+        nonlocal read_bytes
+        count: int = read_into(file, buffer)
+        read_bytes += count
+        return count
+
+    monkeypatch.setattr(tifffile.FileHandle, "read", counted)
+    monkeypatch.setattr(tifffile.FileHandle, "readinto", counted_into)
+    part = picture(tmp_path / "a.tif", PictureRules(), (900, 20, 910, 90)).values_chw
+    assert np.array_equal(np.round(part.movedim(0, -1).numpy() * 65_535), values[900:910, 20:90])
+    assert read_bytes < values.nbytes / 10
+
+
 def test_a_window_of_one_page_of_several_is_that_pages(tmp_path: Path) -> None:
     """Pages of one shape, or with an axis of their own."""
     values = np.random.default_rng(0).integers(0, 255, (3, 40, 30), np.uint8)
