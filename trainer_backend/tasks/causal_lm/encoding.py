@@ -18,7 +18,12 @@ from trainer_backend.errors import UsageError
 from trainer_backend.kinds.causal_lm import CausalLMData, CausalLMTask
 from trainer_backend.protocol import Scalar
 from trainer_backend.tasks.built_in import ReportWarning
-from trainer_backend.tasks.causal_lm.answers import Answers, Row
+from trainer_backend.tasks.causal_lm.dialogues import (
+    DialogueTokenizer,
+    TokenizedDialogue,
+    processes,
+    tokenized_samples,
+)
 from trainer_backend.tasks.causal_lm.forms import LeftOut, ReadAs, Sample, Text
 from trainer_backend.tasks.causal_lm.raw_text import Broken
 from trainer_backend.tasks.causal_lm.spans import Tokens, specials_of
@@ -128,8 +133,9 @@ class Encoder:
         self._tokens = Tokens(tokenizer)
         self._eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
         self._template = Template(tokenizer, folder / task.chat_template if task.chat_template else None)
-        self._specials = specials_of(tokenizer)
-        self._answers = Answers(self._template, self._specials)
+        self._dialogues = DialogueTokenizer(
+            tokenizer, self._template, self._tokens, specials_of(tokenizer), task
+        )
         self._vocabulary = vocabulary
         self.template = self._template
         self.read: Counter[str] = Counter()
@@ -139,7 +145,6 @@ class Encoder:
     def _begin(self) -> None:
         self._gathered = _Gathered()
         self._counts: Counter[str] = Counter()
-        self._answers.counts.clear()
         self._held = array("i")
         self._groups: dict[str, int] = {}
         self._read_as: dict[tuple[str, str], list[str]] = {}
@@ -150,7 +155,8 @@ class Encoder:
         Raises UsageError at a broken record under "stop", and where nothing is left.
         """
         self._begin()
-        for sample, group in samples:
+        workers = processes()
+        for sample, group, tokenized in tokenized_samples(samples, self._dialogues.tokenized, workers):
             match sample:
                 case ReadAs():
                     self._read_as.setdefault((sample.form, sample.fields), []).append(sample.file)
@@ -161,7 +167,7 @@ class Encoder:
                     self._broken(sample)
                     self._counts["passed-over"] += 1
                 case Dialogue() | Text():
-                    self._take(sample, group)
+                    self._take(sample, group, tokenized)
         self._say(what)
         self._add_up()
         if len(self._gathered.starts) == 1:
@@ -180,15 +186,15 @@ class Encoder:
             raise UsageError(message)
         self._counts["broken"] += 1
 
-    def _take(self, sample: Dialogue | Text, group: str) -> None:
+    def _take(self, sample: Dialogue | Text, group: str, tokenized: TokenizedDialogue | None) -> None:
         number = self._counts["records"]  # a record's samples are held out together
         if group:
             number = NAMED + self._groups.setdefault(group, len(self._groups))
         try:
             if isinstance(sample, Text):
                 self._text(sample, number)
-            else:
-                self._dialogue(sample, number)
+            elif tokenized is not None:
+                self._dialogue(sample, number, tokenized)
         except Unfit as error:
             self._broken(Broken(sample.place, str(error)))
         self._counts["records"] += not (isinstance(sample, Text) and sample.continues)
@@ -236,43 +242,18 @@ class Encoder:
 
     # --------------------------------------------------------------------- conversations
 
-    def _dialogue(self, sample: Dialogue, group: int) -> None:
-        if self._template.is_plain and sample.continuation and len(sample.turns) == 2:
-            rows = [self._continued(sample)]
-            self._counts["joined"] += 1
-        elif self._task.train_on == "everything":
-            if self._template.is_plain:
-                self._counts["plain"] += 1
-            text = self._template.render(sample.turns, sample.tools, asks=False, thinks=None)
-            rows = [Row(text, ((0, len(text)),))]
-        else:
-            if self._template.is_plain:
-                self._counts["plain"] += 1
-            rows = self._answers.rows(sample, last_only=self._task.train_on == "last")
-        own = sum(len(self._specials.one.findall(turn.text)) for turn in sample.turns)
-        self._counts["specials-in-texts"] += own
-        self._counts["dialogues"] += bool(rows)
-        self._counts["rows"] += len(rows)
-        if not rows:
+    def _dialogue(self, sample: Dialogue, group: int, found: TokenizedDialogue) -> None:
+        self._counts.update(found.counts)
+        if found.unfit:
+            raise Unfit(found.unfit)
+        self._counts["dialogues"] += bool(found.rows)
+        self._counts["rows"] += len(found.rows)
+        if not found.rows:
             self._counts["silent"] += 1
-        for row in rows:
-            self._row(*self._tokens.learnt(row), group, sample.place)
+        for ids, mask in found.rows:
+            self._row(ids, mask, group, sample.place)
 
-    def _continued(self, sample: Dialogue) -> Row:
-        prompt, answer = (turn.text for turn in sample.turns)
-        begin = self._tokenizer.bos_token or ""
-        if not begin or not self._adds_bos() or prompt.startswith(begin):
-            begin = ""
-        text = begin + prompt
-        start = 0 if self._task.train_on == "everything" else len(text)
-        whole = text + answer + self._specials.eos
-        return Row(whole, ((start, len(whole)),))
-
-    def _adds_bos(self) -> bool:
-        ids: list[int] = self._tokenizer("a", verbose=False)["input_ids"]
-        return ids[:1] == [self._tokenizer.bos_token_id]
-
-    def _row(self, ids: list[int], mask: list[bool], group: int, place: str) -> None:
+    def _row(self, ids: array[int], mask: bytes, group: int, place: str) -> None:
         if len(ids) > self._task.max_length:
             if self._task.long == "drop":
                 self._counts["dropped"] += 1
@@ -284,14 +265,14 @@ class Encoder:
             return
         self._add(ids, mask, group, place)
 
-    def _shortened(self, ids: list[int], mask: list[bool]) -> tuple[list[int], list[bool]]:
+    def _shortened(self, ids: array[int], mask: bytes) -> tuple[array[int], bytes]:
         """Without its beginning; nothing where the last answer does not fit whole behind one token."""
         begin = len(ids) - self._task.max_length
         last = len(mask) - 1 - mask[::-1].index(True)
         first = last - next((back for back, bit in enumerate(mask[last::-1]) if not bit), last + 1) + 1
         if self._task.train_on == "everything" or first > begin:
             return ids[begin:], mask[begin:]
-        return [], []
+        return ids[:0], b""
 
     def _add(self, ids: Sequence[int], mask: Sequence[bool], group: int, place: str) -> None:
         highest = max(ids)
@@ -316,21 +297,21 @@ class Encoder:
         )
 
     def _say(self, what: str) -> None:
-        counts, answers, longest = self._counts, self._answers.counts, self._task.max_length
+        counts, longest = self._counts, self._task.max_length
         codes = {
             "records-skipped": counts["broken"],
             "records-not-chosen": counts["not-chosen"],
-            "answers-empty": counts["empty"] + answers["empty-answers"],
-            "answers-without-prompt": answers["answers-without-prompt"],
+            "answers-empty": counts["empty"] + counts["empty-answers"],
+            "answers-without-prompt": counts["answers-without-prompt"],
             "records-without-answer": counts["silent"],
             "special-tokens-in-texts": counts["specials-in-texts"],
-            "thinking-on": answers["thinking-on"],
-            "thinking-off": answers["thinking-off"],
-            "thinking-dropped": answers["thinking-dropped"],
-            "template-opens-block": answers["other-opening"],
-            "template-rewrites-prompt": answers["prompt-of-use"],
-            "template-without-end": answers["end-added"],
-            "answers-without-end": answers["no-end"],
+            "thinking-on": counts["thinking-on"],
+            "thinking-off": counts["thinking-off"],
+            "thinking-dropped": counts["thinking-dropped"],
+            "template-opens-block": counts["other-opening"],
+            "template-rewrites-prompt": counts["prompt-of-use"],
+            "template-without-end": counts["end-added"],
+            "answers-without-end": counts["no-end"],
             "prompts-joined": counts["joined"],
             "text-rest-of-one": counts["rest-of-one"],
         }
