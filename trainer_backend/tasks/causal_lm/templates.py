@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainer_backend.errors import UsageError
+from trainer_backend.tasks.causal_lm.quick_template import QuickTemplate
 from trainer_backend.tasks.causal_lm.turns import REASONING_KEYS, Call, Turn, Unfit
 
 THINKING_SWITCH: Final = "enable_thinking"
@@ -103,6 +104,7 @@ class Template:
         text = chosen if isinstance(chosen, str) else "\n".join(map(str, chosen.values()))
         self.code = _COMMENT.sub("", text)
         """The template's source without its comments."""
+        self._quick = QuickTemplate(tokenizer, chosen if isinstance(chosen, str) else None)
 
     @functools.cached_property
     def has_thinking_switch(self) -> bool:
@@ -173,6 +175,8 @@ class Template:
     ) -> str:
         switch = {} if thinks is None else {THINKING_SWITCH: thinks}
         try:
+            if self._quick.takes(messages, tools):
+                return self._quick.render(messages, add_generation_prompt=asks, **switch)
             text: str = self._tokenizer.apply_chat_template(
                 messages,
                 tools=list(tools) or None,
