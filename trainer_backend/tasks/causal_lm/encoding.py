@@ -274,7 +274,7 @@ class Encoder:
             return ids[begin:], mask[begin:]
         return ids[:0], b""
 
-    def _add(self, ids: Sequence[int], mask: Sequence[bool], group: int, place: str) -> None:
+    def _add(self, ids: Sequence[int], mask: Sequence[int], group: int, place: str) -> None:
         highest = max(ids)
         if self._vocabulary is not None and highest >= self._vocabulary:
             token = self._tokenizer.convert_ids_to_tokens(highest)

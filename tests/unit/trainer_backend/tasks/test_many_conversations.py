@@ -15,7 +15,7 @@ from trainer_backend.tasks.causal_lm import dialogues, encoding, quick_template,
 from trainer_backend.tasks.causal_lm.answers import Answers, Row
 from trainer_backend.tasks.causal_lm.spans import Tokens, specials_of
 from trainer_backend.tasks.causal_lm.templates import Template
-from trainer_backend.tasks.causal_lm.turns import Dialogue, Turn
+from trainer_backend.tasks.causal_lm.turns import Dialogue, Role, Turn
 
 WORDS = ("two plus two?", "  four ", "", "<|e|> is an end", "ünïcode\n\n", "x" * 90, "<|b|", "a\tb")
 
@@ -37,7 +37,7 @@ def talks() -> Iterator[tuple[Turn, ...]]:
     for number in range(len(WORDS) * 4):
         turns = []
         for place in range(2 * (1 + number % 4)):
-            role = "assistant" if place % 2 else "user"
+            role: Role = "assistant" if place % 2 else "user"
             turns.append(Turn(role, WORDS[(number + place * 3) % len(WORDS)] or "nothing"))
         yield tuple(turns)
 
