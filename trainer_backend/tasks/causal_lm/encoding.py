@@ -93,7 +93,7 @@ class _Gathered:
         self.groups, self.sources = array("q"), array("q")
         self.files: dict[str, int] = {}
 
-    def add(self, ids: Sequence[int], mask: Sequence[bool], group: int, place: str) -> None:
+    def add(self, ids: Sequence[int], mask: Sequence[int], group: int, place: str) -> None:
         """Append a sample's tokens and loss weights."""
         self.tokens.extend(ids)
         self.mask.extend(mask)
