@@ -6,6 +6,7 @@ before it, and pauses are in no window's duration.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from typing import Final
@@ -130,34 +131,85 @@ def window_strip(
     return WindowProgress(step=closed + 1, done=0, total=accumulation_steps)
 
 
+class Length(msgspec.Struct, frozen=True, kw_only=True):
+    """What bounds a run: samples, optimizer steps, or both; how its epochs end."""
+
+    max_samples: int | None = None
+    max_optimizer_steps: int | None = None
+    samples_per_epoch: int | None = None
+    """Where an epoch's last window may be short; None when all windows are alike."""
+
+
+def length_of(started: RunStarted, *, epochs: int | None = None, tail: str = "step") -> Length:
+    """The bounds that the trainer stated; `epochs` and `tail`: the recipe's, for runs that count epochs."""
+    per_epoch = started.samples_per_epoch
+    by_epochs = epochs * per_epoch if epochs is not None and per_epoch is not None else None
+    return Length(
+        max_samples=started.max_samples or by_epochs,
+        max_optimizer_steps=started.max_optimizer_steps,
+        samples_per_epoch=per_epoch if tail == "step" else None,
+    )
+
+
+def steps_until(end: int, *, seen: int, window_samples: float, samples_per_epoch: int | None) -> int:
+    """Optimizer steps from `seen` samples, a window's border, to the one that reaches `end`.
+
+    With `samples_per_epoch` each epoch ends with a window of its own, short or whole.
+    """
+    if window_samples <= 0 or seen >= end:
+        return 0
+    if not samples_per_epoch:
+        return math.ceil((end - seen) / window_samples)
+    steps, at = 0, seen % samples_per_epoch
+    if at and seen - at + samples_per_epoch < end:
+        steps += math.ceil((samples_per_epoch - at) / window_samples)
+        seen, at = seen - at + samples_per_epoch, 0
+    whole, rest = divmod(end - seen, samples_per_epoch) if not at else (0, end - seen)
+    return steps + whole * math.ceil(samples_per_epoch / window_samples) + math.ceil(rest / window_samples)
+
+
 def progress_of(
     started: RunStarted,
+    length: Length,
     step: OptimizerStepMeasured | None,
     *,
     samples_seen: int,
     window_samples: float,
     finished: bool = False,
 ) -> RunProgress:
-    """How far the run is on whichever of its limits comes first; `window_samples` is the effective batch."""
+    """How far the run is on whichever of its limits comes first; `window_samples` is the effective batch.
+
+    `last_step` is counted from the newest window's border, so that it does not change within a window.
+    """
     steps_done = step.step if step is not None else started.from_step
-    updates = step.updates if step is not None else started.from_step
-    shares: list[float] = []
-    left: list[float] = []
-    if started.max_samples:
-        shares.append(samples_seen / started.max_samples)
-        left.append(started.max_samples - samples_seen)
-    if started.max_optimizer_steps:
-        in_window = max(0, samples_seen - step.samples_seen) if step is not None else 0
-        shares.append(updates / started.max_optimizer_steps)
-        left.append((started.max_optimizer_steps - updates) * window_samples - in_window)
     if finished:
         return RunProgress(ratio=1.0, last_step=steps_done, samples_left=0.0)
+    updates = step.updates if step is not None else started.from_step
+    border = step.samples_seen if step is not None else started.from_samples
+    shares: list[float] = []
+    left: list[float] = []
+    steps_left: list[int] = []
+    if length.max_samples:
+        shares.append(samples_seen / length.max_samples)
+        left.append(length.max_samples - samples_seen)
+        steps_left.append(
+            steps_until(
+                length.max_samples,
+                seen=border,
+                window_samples=window_samples,
+                samples_per_epoch=length.samples_per_epoch,
+            )
+        )
+    if length.max_optimizer_steps:
+        shares.append(updates / length.max_optimizer_steps)
+        steps_left.append(max(0, length.max_optimizer_steps - updates))
+        left.append(steps_left[-1] * window_samples - max(0, samples_seen - border))
     if not left:
         return RunProgress(ratio=None, last_step=None, samples_left=None)
-    samples_left = max(0.0, min(left))
-    in_steps = -(-samples_left // window_samples) if window_samples > 0 else 0
     return RunProgress(
-        ratio=min(1.0, max(shares)), last_step=int(steps_done + in_steps), samples_left=samples_left
+        ratio=min(1.0, max(shares)),
+        last_step=steps_done + min(steps_left),
+        samples_left=max(0.0, min(left)),
     )
 
 
@@ -234,8 +286,8 @@ def _own_rows(store: RunStore, kind: type[Event], rows: int) -> tuple[Track, npt
     return track, (track.tail("step", rows) > began) & (track.tail("at", rows) >= (store.started_at or 0.0))
 
 
-def headline(store: RunStore, now: float) -> Headline:
-    """What the header shows at the wall clock's `now`."""
+def headline(store: RunStore, now: float, *, epochs: int | None = None, tail: str = "step") -> Headline:
+    """What the header shows at the wall clock's `now`; `epochs` and `tail` as the recipe states them."""
     started, over = store.started, store.state.is_over
     step: OptimizerStepMeasured | None = store.latest.get(OptimizerStepMeasured)
     micro: MicroBatchMeasured | None = store.latest.get(MicroBatchMeasured)
@@ -250,9 +302,9 @@ def headline(store: RunStore, now: float) -> Headline:
     n, size = store.accumulation_steps, store.micro_batch_size
     batch = effective_batch(size, n, started.world_size)
     seen = max(micro.samples_seen if micro is not None else 0, started.from_samples)
-    progress = progress_of(
-        started, step, samples_seen=seen, window_samples=batch, finished=store.state is RunState.FINISHED
-    )
+    length = length_of(started, epochs=epochs, tail=tail)
+    finished = store.state is RunState.FINISHED
+    progress = progress_of(started, length, step, samples_seen=seen, window_samples=batch, finished=finished)
     return Headline(
         state=store.state, phase=store.phase, name=started.name, micro_batch_size=size, accumulation_steps=n,
         world_size=started.world_size, effective_batch=batch,

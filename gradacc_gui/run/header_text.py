@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import time
 
-import msgspec
-
 from gradacc_gui import words
-from gradacc_gui.derive import Headline, RunProgress, headline, progress_of
+from gradacc_gui.derive import headline
 from gradacc_gui.derive import left_s as seconds_left
 from gradacc_gui.run.attachment import Attachment
 from gradacc_gui.run.header_state import HeaderState
 from gradacc_gui.run.numbers import day_and_time, left_s
 from gradacc_gui.words import tr
 from trainer_backend.optimizer_table import OPTIMIZERS
-from trainer_backend.protocol import MicroBatchMeasured, OptimizerStepMeasured
 from trainer_backend.run_facts import RunState
 
 BUSY = ("evaluating", "saving", "compiling")
@@ -24,9 +21,14 @@ AT_WORK = (RunState.RUNNING, RunState.PAUSING, RunState.STOPPING)
 
 def header_of(run: Attachment, *, now: float | None = None) -> HeaderState:
     """What the header says of `run` at the wall clock's `now`."""
-    told = headline(run.store, time.time() if now is None else now)
-    state, strip, speed = run.state, told.strip, told.speed
-    progress = progress_with_epochs(run, told)
+    config = run.config
+    told = headline(
+        run.store,
+        time.time() if now is None else now,
+        epochs=config.run.epochs if config is not None else None,
+        tail=config.accumulation.tail if config is not None else "step",
+    )
+    state, strip, speed, progress = run.state, told.strip, told.speed, told.progress
     left = (
         seconds_left(progress.samples_left, speed) if state in (RunState.RUNNING, RunState.PAUSING) else None
     )
@@ -56,21 +58,6 @@ def asked_factors(run: Attachment) -> tuple[int | None, int | None, int | None]:
         return None, None, None
     asked = run.config.accumulation
     return asked.micro_batch_size, run.config.accumulation_steps, run.config.run.devices
-
-
-def progress_with_epochs(run: Attachment, told: Headline) -> RunProgress:
-    """How far the run is; a run told to end after so many epochs ends at so many samples."""
-    started, config = run.store.started, run.config
-    if told.progress.last_step is not None or started is None or config is None:
-        return told.progress
-    if config.run.epochs is None or started.samples_per_epoch is None or not told.effective_batch:
-        return told.progress
-    step: OptimizerStepMeasured | None = run.store.latest.get(OptimizerStepMeasured)
-    micro: MicroBatchMeasured | None = run.store.latest.get(MicroBatchMeasured)
-    seen = max(micro.samples_seen if micro is not None else 0, started.from_samples)
-    end = config.run.epochs * started.samples_per_epoch
-    bounded = msgspec.structs.replace(started, max_samples=end)
-    return progress_of(bounded, step, samples_seen=seen, window_samples=told.effective_batch)
 
 
 def run_name(run: Attachment) -> str:

@@ -13,6 +13,7 @@ from gradacc_gui.derive import (
     effective_batch,
     headline,
     left_s,
+    length_of,
     memory_of,
     progress_of,
     speed_of,
@@ -122,7 +123,7 @@ def test_progress_is_never_past_the_end() -> None:
     started = of(RunStarted, Plan())[0]
     step = of(OptimizerStepMeasured, Plan(steps=3))[2]
     asked = msgspec.structs.replace(started, max_samples=90, max_optimizer_steps=None)
-    progress = progress_of(asked, step, samples_seen=96, window_samples=32)
+    progress = progress_of(asked, length_of(asked), step, samples_seen=96, window_samples=32)
     assert progress.ratio == 1.0
     assert progress.samples_left == 0.0
 
@@ -131,16 +132,51 @@ def test_progress_in_optimizer_steps_counts_the_open_window() -> None:
     """Samples of the open window are not left to do."""
     started = of(RunStarted, Plan(total_steps=10))[0]
     step = of(OptimizerStepMeasured, Plan(steps=3))[2]
-    progress = progress_of(started, step, samples_seen=step.samples_seen + 8, window_samples=32)
+    length = length_of(started)
+    progress = progress_of(started, length, step, samples_seen=step.samples_seen + 8, window_samples=32)
     assert progress.ratio == pytest.approx(0.3)
     assert progress.samples_left == 7 * 32 - 8
     assert progress.last_step == 10
 
 
+@pytest.mark.parametrize(
+    ("samples", "steps", "epochs", "tail", "last"),
+    [
+        (100, None, None, "step", 4),  # 32 + 32 + 32 + 4
+        (None, 4, None, "step", 4),
+        (None, None, 3, "step", 6),  # 40 an epoch: 32 + 8
+        (None, None, 3, "carry", 4),  # 120 in all
+        (100, None, None, "carry", 4),
+    ],
+)
+def test_the_last_step_does_not_change_on_the_way_to_it(
+    samples: int | None, steps: int | None, epochs: int | None, tail: str, last: int
+) -> None:
+    """Neither within a window nor at an epoch's short last one: 5,432 never becomes 5,433 and back."""
+    per_epoch = 40 if epochs else 1000
+    started = msgspec.structs.replace(
+        of(RunStarted, Plan())[0], max_samples=samples, max_optimizer_steps=steps, samples_per_epoch=per_epoch
+    )
+    length = length_of(started, epochs=epochs, tail=tail)
+    step, told, seen = None, set(), 0
+    for number in range(1, last + 1):
+        room = per_epoch - seen % per_epoch if tail == "step" else 32
+        sizes = [8] * (min(32, room) // 8)
+        for size in sizes:
+            told.add(progress_of(started, length, step, samples_seen=seen, window_samples=32).last_step)
+            seen += size
+        told.add(progress_of(started, length, step, samples_seen=seen, window_samples=32).last_step)
+        step = msgspec.structs.replace(
+            of(OptimizerStepMeasured, Plan(steps=1))[0], step=number, updates=number, samples_seen=seen
+        )
+    told.add(progress_of(started, length, step, samples_seen=seen, window_samples=32).last_step)
+    assert told == {last}
+
+
 def test_a_run_without_an_end_has_no_progress() -> None:
     """And no time left."""
     started = msgspec.structs.replace(of(RunStarted, Plan())[0], max_optimizer_steps=None)
-    progress = progress_of(started, None, samples_seen=0, window_samples=32)
+    progress = progress_of(started, length_of(started), None, samples_seen=0, window_samples=32)
     assert progress.ratio is None
     assert left_s(progress.samples_left, Speed(samples_per_s=1, tokens_per_s=1)) is None
 
