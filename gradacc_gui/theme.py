@@ -20,7 +20,7 @@ from string import Template
 from typing import Final, Literal, TypeAlias
 
 import msgspec
-from PySide6.QtCore import QByteArray, QEvent, QObject, QSize, Qt, Signal, Slot
+from PySide6.QtCore import QByteArray, QEvent, QObject, QRectF, QSize, Qt, Signal, Slot
 from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication, QIcon, QPainter, QPalette, QPixmap
 from PySide6.QtSvg import QSvgRenderer
 from PySide6.QtWidgets import QApplication, QWidget
@@ -248,16 +248,19 @@ def set_role(widget: QWidget, role: str) -> None:
 
 
 @functools.lru_cache(maxsize=256)
-def icon(name: str, colour: str, pixels: int = 20) -> QIcon:
-    """`assets/icons/<name>.svg` drawn in `colour`, sharp at scale factors 1, 2 and 3."""
+def icon(name: str, colour: str, pixels: int = 20, *, gap: int = 0) -> QIcon:
+    """`assets/icons/<name>.svg` drawn in `colour`, sharp at scale factors 1, 2 and 3.
+
+    gap: empty pixels at its right, before a word.
+    """
     source = asset(f"icons/{name}.svg").read_text(encoding="utf-8").replace("currentColor", colour)
     renderer = QSvgRenderer(QByteArray(source.encode()))
     result = QIcon()
     for ratio in (1, 2, 3):
-        pixmap = QPixmap(QSize(pixels, pixels) * ratio)
+        pixmap = QPixmap(QSize(pixels + gap, pixels) * ratio)
         pixmap.fill(Qt.GlobalColor.transparent)
         painter = QPainter(pixmap)
-        renderer.render(painter)
+        renderer.render(painter, QRectF(0, 0, pixels * ratio, pixels * ratio))
         painter.end()
         pixmap.setDevicePixelRatio(ratio)
         result.addPixmap(pixmap)

@@ -5,6 +5,7 @@ The trainer reports codes with values; people read sentences.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Literal, TypeAlias, assert_never
 
@@ -320,7 +321,11 @@ def _non_finite(event: NonFiniteSeen) -> LogLine:
         event.policy
     ]
     text = tr("{quantity} {value} at step {step:,}{where}: {policy}").format(
-        quantity=_upper(tr(event.quantity)), value=event.value, step=event.step, where=where, policy=policy
+        quantity=_upper(tr(event.quantity)),
+        value=tr("is NaN") if math.isnan(event.value) else tr("is infinite"),
+        step=event.step,
+        where=where,
+        policy=policy,
     )
     detail = tr("samples {which}").format(which=", ".join(map(str, event.sample_indices[:20])))
     return LogLine(text, "bad", detail=detail if event.sample_indices else "")

@@ -21,6 +21,8 @@ from gradacc_gui.words import tr
 from trainer_backend.protocol import Event
 
 SWATCH_PX: Final = 12
+MOST_CORNER_PX: Final = 60
+"""Of a unit that may stand above the scale; a longer one would reach into the plot."""
 
 
 class Legend(QWidget):
@@ -181,7 +183,7 @@ class ChartCard(QFrame):
             self._make_room()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """The names of the lines matter more than the words behind the title."""
+        """Where names of lines and the unit do not fit in one row, the unit stands above the scale."""
         super().resizeEvent(event)
         self._make_room()
 
@@ -190,7 +192,14 @@ class ChartCard(QFrame):
         others = (
             self.title.sizeHint().width() + self.unit.sizeHint().width() + self.legend.whole_width() + log
         )
-        self.unit.setVisible(others + space(10) <= self.width())
+        fits = others + space(10) <= self.width()
+        self.unit.setVisible(fits)
+        is_short = self.unit.sizeHint().width() <= MOST_CORNER_PX
+        corner = "" if fits or not is_short else self.unit.text()
+        if self.view.corner != corner:
+            self.view.corner = corner
+            self.view.place_lanes()
+            self.seen = ()
 
     def refresh(self, store: RunStore, settings: ViewSettings, waiting: str, reasons: dict[str, str]) -> None:
         """Fetch what `settings` shows, to be drawn. `reasons`: why a field lacks values, by field."""

@@ -40,6 +40,8 @@ LANE_GAP_PX: Final = 12
 LABEL_STRIP_PX: Final = 16
 """Above the first lane, for the labels of N changes: so none sits on a curve."""
 X_TICK_DISTANCE_PX: Final = 52
+CORNER_PX: Final = 11
+"""Where the unit begins, below the first letter of the title."""
 LEAST_LINE_DISTANCE_PX: Final = 4
 LABEL_GAP_PX: Final = 14
 MANY_LINES: Final = 12
@@ -79,6 +81,8 @@ class ChartView(GestureView):
         self.attempts: Sequence[float] = ()
         self.lost: Sequence[tuple[float, float]] = ()
         self.message = ""
+        self.corner = ""
+        """The unit, above the numbers of the first scale; empty where it stands behind the title."""
         self.lane_messages: dict[int, str] = {}
         self.overlay: Overlay | None = None
         self._picture = QPixmap()
@@ -105,7 +109,7 @@ class ChartView(GestureView):
         count = len(self.lanes)
         if not count:
             return
-        top = TOP_PX + (LABEL_STRIP_PX if self.changes else 0)
+        top = TOP_PX + (LABEL_STRIP_PX if self.changes or self.corner else 0)
         height = max(10.0, self.height() - top - BOTTOM_PX - LANE_GAP_PX * (count - 1)) / count
         width = max(10.0, self.width() - LEFT_PX - RIGHT_PX)
         for place, lane in enumerate(self.lanes):
@@ -170,7 +174,7 @@ class ChartView(GestureView):
     def _axes_picture(self, size: QSize, ratio: float) -> QPixmap:
         """Background, grid lines and numbers: drawn anew only when a range has moved."""
         ranges = tuple((lane.rect.getRect(), lane.y_range, lane.is_empty, lane.log) for lane in self.lanes)
-        key = (size, ratio, self.theme, self.axis, self.x_range, ranges, bool(self.message))
+        key = (size, ratio, self.theme, self.axis, self.x_range, ranges, bool(self.message), self.corner)
         if key != self._axes_key:
             self._axes_key, self._axes = key, QPixmap(size)
             self._axes.setDevicePixelRatio(ratio)
@@ -183,6 +187,9 @@ class ChartView(GestureView):
 
     def _draw_axes(self, painter: QPainter) -> None:
         grid, text = QColor(mix(self.theme.panel, self.theme.line, 0.55)), QColor(self.theme.muted)
+        if self.corner and not self.message:
+            painter.setPen(text)
+            painter.drawText(QPointF(CORNER_PX, TOP_PX + 8), self.corner)
         for lane in self.lanes:
             rect = lane.rect
             painter.setPen(QPen(QColor(self.theme.line), 1))

@@ -38,6 +38,8 @@ SIDE_WIDTH: Final = 320
 FOREIGN_SUFFIXES: Final = (".yaml", ".yml", ".json")
 NARROW: Final = 860
 """Below it the side column goes under the fields."""
+NARROW_BAR: Final = 960
+"""Below it the bar leaves out its title, and what the menu of recipes has too."""
 KEEP_DRAFT_MS: Final = 400
 WARM_UP_MS: Final = 1500
 """So long a recipe of a kind with heavy libraries is looked at before these are loaded for its check."""
@@ -220,7 +222,7 @@ class FormPage(QWidget):
         """Change between one column and two."""
         super().resizeEvent(event)
         self._set_narrow(narrow=self.width() < NARROW)
-        self.bar.set_narrow(self.width() < 560)
+        self.bar.set_narrow(self.width() < NARROW_BAR)
 
     def showEvent(self, event: QShowEvent) -> None:
         """The interpreter is asked once the page is first seen."""

@@ -165,11 +165,11 @@ class PublishedPanel(QFrame):
         rate = self._rate()
         if rate is None or self._kappa is None or self._published_rate is None:
             return
-        words = tr("{published} becomes {rate} (κ = {kappa:.4g})")
+        words = tr("{published} becomes {rate} (batch × {ratio:.4g})")
         put(
             self.preview,
             words.format(
-                published=number_text(self._published_rate), rate=number_text(rate), kappa=self._kappa
+                published=number_text(self._published_rate), rate=number_text(rate), ratio=self._kappa
             ),
         )
 

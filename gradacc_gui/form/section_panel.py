@@ -14,7 +14,7 @@ from gradacc_gui.recipe.arrangement import Arrangement, is_rare, span_of
 from gradacc_gui.recipe.field_specs import FieldSpec
 from gradacc_gui.theme import set_role, space
 from gradacc_gui.widgets.flow import empty
-from gradacc_gui.widgets.parts import button, label
+from gradacc_gui.widgets.parts import ElidedLabel, button, label
 from gradacc_gui.words import tr
 
 NARROWEST_FIELD: Final = 192
@@ -46,9 +46,8 @@ class SectionPanel(QFrame):
         row = QHBoxLayout()
         row.setSpacing(space(2))
         row.addWidget(label(tr(arrangement.title), "title"))
-        self._hint = label(tr(arrangement.hint), "help")
-        row.addWidget(self._hint)
-        row.addStretch(1)
+        self._hint = ElidedLabel(tr(arrangement.hint), "help", Qt.TextElideMode.ElideRight)
+        row.addWidget(self._hint, 1)
         self.more = button(tr("More"), role="link", clicked=self._toggle)
         row.addWidget(self.more)
         column.addLayout(row)

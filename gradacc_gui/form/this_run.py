@@ -73,8 +73,8 @@ class ThisRunPanel(Panel):
     def _say_kappa(self, draft: Draft, effective: int | None) -> None:
         published = effective_batch_of(draft.published()) if effective else None
         if published and effective:
-            sentence = tr("κ = {kappa:.4g}: published with an effective batch of {count:,}.")
-            put(self.kappa, sentence.format(kappa=effective / published, count=published))
+            sentence = tr("Published with an effective batch of {count:,} (× {ratio:.4g} here).")
+            put(self.kappa, sentence.format(ratio=effective / published, count=published))
         self.kappa.setVisible(bool(published))
 
 
@@ -105,4 +105,4 @@ def _sentence(config: RunConfig | None, factors: Factors, samples_an_epoch: int 
     elif config.run.epochs is not None:
         words = tr("1 epoch") if config.run.epochs == 1 else tr("{count:,} epochs")
         parts.append(words.format(count=config.run.epochs))
-    return "\u00a0· ".join(part.replace(" ", "\u00a0") for part in parts)  # lines break between facts
+    return "\n".join(parts)

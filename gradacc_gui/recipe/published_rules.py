@@ -9,12 +9,12 @@ from typing import Any, Final
 from trainer_backend.settings import Rule, learning_rate_after
 
 RULES: Final[Mapping[Rule, str]] = {
-    "linear": "linear: × κ",
-    "sqrt": "square root: × √κ",
+    "linear": "linear: × ratio",
+    "sqrt": "square root: × √ratio",
     "none": "none: as published",
 }
-"""κ is the effective batch here over the published one. Linear: Goyal et al. 2017, section 2.1, for SGD;
-square root: Krizhevsky 2014 (arXiv 1404.5997); Malladi et al. 2022 (arXiv 2205.10287) for Adam."""
+"""The ratio is the effective batch here over the published one. Linear: Goyal et al. 2017, section 2.1, for
+SGD; square root: Krizhevsky 2014 (arXiv 1404.5997); Malladi et al. 2022 (arXiv 2205.10287) for Adam."""
 
 
 def effective_batch_of(published: Mapping[str, Any]) -> int | None:
@@ -46,5 +46,5 @@ def _positive(value: Any) -> float | None:  # noqa: ANN401 - plain data
 
 
 def scaled(learning_rate: float, kappa: float, rule: Rule) -> float:
-    """A learning rate carried to an effective batch κ times as large; four significant figures."""
+    """A learning rate carried to an effective batch `kappa` times as large; four significant figures."""
     return float(f"{learning_rate_after(learning_rate, kappa, rule):.4g}")

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from PySide6.QtCore import QEvent, QSize
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QHBoxLayout, QLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QBoxLayout, QHBoxLayout, QLayout, QSizePolicy, QVBoxLayout, QWidget
 
 from gradacc_gui.theme import space
+from gradacc_gui.widgets.parts import clear_widget
 
 COLUMN_WIDTH: Final = 690
 """From twice this width on, panels stand two abreast."""
@@ -67,3 +69,50 @@ def empty(layout: QLayout) -> None:
     for widget in widgets:
         if widget is not None:
             layout.removeWidget(widget)
+
+
+class TwoParts(QWidget):
+    """A row of controls at the left and one at the right; one below the other where both do not fit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setObjectName("clear")
+        self._box = QBoxLayout(QBoxLayout.Direction.LeftToRight, self)
+        self._box.setContentsMargins(0, 0, 0, 0)
+        self._box.setSpacing(space(2))
+        self.left = self._add_part()
+        self._box.addStretch(1)
+        self.right = self._add_part()
+
+    def _add_part(self) -> QHBoxLayout:
+        part = clear_widget()
+        part.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
+        row = QHBoxLayout(part)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(space(2))
+        self._box.addWidget(part)
+        return row
+
+    def minimumSizeHint(self) -> QSize:
+        """As wide as the wider part: the other one finds room below."""
+        wide = max(self.left.minimumSize().width(), self.right.minimumSize().width())
+        return QSize(wide, super().minimumSizeHint().height())
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Beside one another while both fit."""
+        super().resizeEvent(event)
+        self._arrange()
+
+    def event(self, event: QEvent) -> bool:
+        """Arrange anew when a control is shown, hidden or renamed."""
+        if event.type() == QEvent.Type.LayoutRequest:
+            self._arrange()
+        return super().event(event)
+
+    def _arrange(self) -> None:
+        needed = self.left.sizeHint().width() + self.right.sizeHint().width() + space(4)
+        wanted = (
+            QBoxLayout.Direction.LeftToRight if needed <= self.width() else QBoxLayout.Direction.TopToBottom
+        )
+        if wanted != self._box.direction():
+            self._box.setDirection(wanted)

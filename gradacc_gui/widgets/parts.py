@@ -8,6 +8,7 @@ from typing import Final
 from PySide6.QtCore import QEvent, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QColor, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import (
+    QBoxLayout,
     QButtonGroup,
     QFrame,
     QHBoxLayout,
@@ -24,6 +25,11 @@ from gradacc_gui.words import tr
 
 SELECTABLE: Final = Qt.TextInteractionFlag.TextSelectableByMouse
 """Of labels whose words a person may want to copy: a path, an error."""
+LEAST_NOTICE_WORDS_PX: Final = 380
+"""Beside a notice's buttons, for its icon and sentence."""
+ICON_PX: Final = 16
+ICON_GAP_PX: Final = 4
+"""Between a button's icon and its word, besides what the style leaves."""
 
 
 def label(text: str = "", role: str = "", *, wrap: bool = False) -> QLabel:
@@ -62,7 +68,7 @@ class IconButton(QPushButton):
     def __init__(self, text: str, icon_name: str) -> None:
         super().__init__(text)
         self._icon_name = icon_name
-        self.setIconSize(QSize(16, 16))
+        self.setIconSize(QSize(ICON_PX + ICON_GAP_PX, ICON_PX))
         self.set_icon(icon_name)
 
     def set_icon(self, icon_name: str) -> None:
@@ -70,7 +76,8 @@ class IconButton(QPushButton):
         self._icon_name = icon_name
         theme = current_theme()
         word = theme.on_accent if self.property("role") == "primary" else theme.text
-        self.setIcon(icon(icon_name, word if self.isEnabled() else theme.muted, 16))
+        colour = word if self.isEnabled() else theme.muted
+        self.setIcon(icon(icon_name, colour, ICON_PX, gap=ICON_GAP_PX))
 
     def changeEvent(self, event: QEvent) -> None:
         """Draw the icon anew in a new theme, or when enabled or disabled."""
@@ -260,9 +267,13 @@ class Notice(QFrame):
         self.more.setTextInteractionFlags(SELECTABLE)
         words.addWidget(self.sentence)
         words.addWidget(self.more)
-        row.addLayout(words, 1)
+        self._words_and_buttons = QBoxLayout(QBoxLayout.Direction.LeftToRight)
+        self._words_and_buttons.setSpacing(space(3))
+        self._words_and_buttons.addLayout(words, 1)
         self.buttons = QHBoxLayout()
-        row.addLayout(self.buttons)
+        self._words_and_buttons.addLayout(self.buttons)
+        self._words_and_buttons.setAlignment(self.buttons, Qt.AlignmentFlag.AlignRight)
+        row.addLayout(self._words_and_buttons, 1)
         if dismissible:
             close = QToolButton()
             close.setText(tr("Dismiss"))
@@ -271,6 +282,11 @@ class Notice(QFrame):
             row.addWidget(close, 0, Qt.AlignmentFlag.AlignTop)
         self.hide()
 
+    def minimumSizeHint(self) -> QSize:
+        """Narrow enough for words above buttons."""
+        least = self.buttons.minimumSize().width() + 4 * space(4)
+        return QSize(least, super().minimumSizeHint().height())
+
     def say(self, sentence: str, more: str = "") -> None:
         """Show the banner with these words."""
         put(self.sentence, sentence)
@@ -278,6 +294,18 @@ class Notice(QFrame):
         self.more.setVisible(bool(more))
         self.setAccessibleName(sentence)
         self.show()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Where buttons would leave too little room for the words, they stand below them."""
+        super().resizeEvent(event)
+        self._arrange()
+
+    def _arrange(self) -> None:
+        room = self.width() - self.buttons.sizeHint().width()
+        beside = room >= LEAST_NOTICE_WORDS_PX
+        wanted = QBoxLayout.Direction.LeftToRight if beside else QBoxLayout.Direction.TopToBottom
+        if self._words_and_buttons.direction() != wanted:
+            self._words_and_buttons.setDirection(wanted)
 
     def _dismiss(self) -> None:
         self.hide()

@@ -45,9 +45,9 @@ class CompanionRows(QWidget):
         column.addWidget(self.rate_after)
         self.beta2, self.weight_decay, self.ema = QCheckBox(), QCheckBox(), QCheckBox()
         reasons = (
-            tr("β₂ to the power κ: the second moment keeps its half-life in samples."),
-            tr("Weight decay times κ: the decay per sample stays."),
-            tr("EMA decay to the power κ: the average keeps its half-life in samples."),
+            tr("β₂ to the power of the batch ratio: the second moment keeps its half-life in samples."),
+            tr("Weight decay times the batch ratio: the decay per sample stays the same."),
+            tr("EMA decay to the power of the batch ratio: the average keeps its half-life in samples."),
         )
         for box, reason in zip((self.beta2, self.weight_decay, self.ema), reasons, strict=True):
             box.setToolTip(reason)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 from PySide6.QtCore import QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QPainter, QPaintEvent
+from PySide6.QtGui import QColor, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QSizePolicy, QVBoxLayout, QWidget
 
 from gradacc_gui.run.header_state import STATE_WORDS, HeaderState, strip_words
@@ -14,6 +16,9 @@ from gradacc_gui.widgets.drawings import MicroBatchStrip
 from gradacc_gui.widgets.parts import ElidedLabel, label, put
 from gradacc_gui.words import tr
 from trainer_backend.run_facts import RunState
+
+NARROW_PX: Final = 1060
+"""Below this width the header leaves out what matters least."""
 
 
 class StatePill(QWidget):
@@ -98,11 +103,14 @@ class Header(QFrame):
         super().__init__()
         set_role(self, "header")
         self.setFixedHeight(68)
-        row = QHBoxLayout(self)
+        self._is_narrow = False
+        self._has_tokens = True
+        self._row = row = QHBoxLayout(self)
         row.setContentsMargins(space(4), space(2), space(4), space(2))
         row.setSpacing(space(4))
         row.addLayout(self._build_name(), 1)
-        row.addLayout(self._build_equation())
+        self._equation = self._build_equation()
+        row.addLayout(self._equation)
         self.no_step = Figure(tr("step"))
         self.place = self._build_step()
         row.addWidget(self.no_step)
@@ -142,10 +150,13 @@ class Header(QFrame):
         self.effective = Figure(tr("effective batch"), "number-accent")
         for figure, sign in (
             (self.micro_batch, "×"),
-            (self.steps, "×"),
+            (self.steps, ""),
             (self.world, "="),
             (self.effective, ""),
         ):
+            if figure is self.world:
+                self._times_world = label("×", "muted")
+                row.addWidget(self._times_world)
             row.addWidget(figure)
             if sign:
                 row.addWidget(label(sign, "muted"))
@@ -172,9 +183,22 @@ class Header(QFrame):
         place.hide()
         return place
 
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """In a narrow window a world of 1 and tokens/s give way to the run's name, and units are shorter."""
+        super().resizeEvent(event)
+        narrow = self.width() < NARROW_PX
+        if narrow != self._is_narrow:
+            self._is_narrow = narrow
+            self._row.setSpacing(space(2) if narrow else space(4))
+            self._equation.setSpacing(space(1) if narrow else space(2))
+            put(self.steps.unit, tr("N") if narrow else tr("accumulation N"))
+            put(self.effective.unit, tr("effective") if narrow else tr("effective batch"))
+            self._show_tokens()
+            self._show_world()
+
     def show_state(self, state: HeaderState) -> None:
         """Show `state`; costs next to nothing where nothing changed."""
-        self.name.set_full_text(state.name or tr("No run yet"))
+        self.name.set_full_text(state.name or tr("No run is open"))
         self.name.setMaximumWidth(self.name.natural_width())
         self.detail.set_full_text(state.detail)
         self.pill.set_state(state.state)
@@ -182,14 +206,29 @@ class Header(QFrame):
         self._show_step(state)
         self.samples.show_value(short(state.samples_per_s))
         self.tokens.show_value(short(state.tokens_per_s))
-        self.tokens.setVisible(state.tokens_per_s != 0)  # pictures have none; unknown is a dash
+        self._has_tokens = state.tokens_per_s != 0  # pictures have none; unknown is a dash
+        self._show_tokens()
         self.time.show_value(clock_s(state.elapsed_s))
         self.time.show_unit(state.left or tr("elapsed"))
+
+    def _show_tokens(self) -> None:
+        shown = self._has_tokens and not self._is_narrow
+        if self.tokens.isHidden() == shown:
+            self.tokens.setVisible(shown)
+        rate = tr("{rate} tokens / s").format(rate=self.tokens.value.text())
+        self.samples.setToolTip(rate if self._has_tokens and self._is_narrow else "")
+
+    def _show_world(self) -> None:
+        shown = not self._is_narrow or self.world.value.text() not in ("1", DASH)
+        if self.world.isHidden() == shown:
+            self.world.setVisible(shown)
+            self._times_world.setVisible(shown)
 
     def _show_equation(self, state: HeaderState) -> None:
         self.micro_batch.show_value(count(state.micro_batch_size))
         self.steps.show_value(count(state.accumulation_steps))
         self.world.show_value(count(state.world_size))
+        self._show_world()
         factors = (state.micro_batch_size, state.accumulation_steps, state.world_size)
         effective = 1
         for factor in factors:

@@ -13,6 +13,7 @@ from gradacc_gui.run.attachment import Attachment
 from gradacc_gui.run.numbers import count
 from gradacc_gui.theme import set_role, space
 from gradacc_gui.widgets.desktop import open_folder
+from gradacc_gui.widgets.flow import TwoParts
 from gradacc_gui.widgets.parts import Segments, button, label, put
 from gradacc_gui.widgets.placeholders import EmptyState, LoadingState
 from gradacc_gui.window.decision_log import Entry
@@ -88,11 +89,8 @@ class LivePage(QWidget):
         return column
 
     def _build_toolbar(self) -> QWidget:
-        bar = QWidget()
-        bar.setObjectName("clear")
-        row = QHBoxLayout(bar)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.setSpacing(space(2))
+        bar = TwoParts()
+        row = bar.left
         words_of = (tr("Charts"), tr("Results"), tr("Log"))
         self.tabs = Segments(tuple(zip(TABS, words_of, strict=True)), tr("View"))
         self.tabs.chosen.connect(self.show_tab)
@@ -104,12 +102,11 @@ class LivePage(QWidget):
         self.axis.chosen.connect(lambda axis: self.charts is not None and self.charts.set_x_axis(axis))
         row.addWidget(self.axis_words)
         row.addWidget(self.axis)
-        row.addStretch(1)
+        row = bar.right
         self.smoothing_words = label(tr("Smoothing {value}").format(value="0"), "muted")
         self.smoothing = QSlider(Qt.Orientation.Horizontal)
         self.smoothing.setRange(0, 99)
-        self.smoothing.setMinimumWidth(32)  # gives way first in the smallest window
-        self.smoothing.setMaximumWidth(88)
+        self.smoothing.setFixedWidth(88)
         self.smoothing.setAccessibleName(tr("Smoothing"))
         self.smoothing.valueChanged.connect(self._on_smoothing)
         row.addWidget(self.smoothing_words)

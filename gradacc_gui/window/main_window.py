@@ -53,7 +53,7 @@ CATCHING_UP_MS: Final = 0
 SLOW_TICKS: Final = 10
 """Logs, notices and the like are looked at about three times a second."""
 LIST_TICKS: Final = 60
-SMALLEST: Final = (1160, 660)
+SMALLEST: Final = (1000, 600)
 DEMO_RECIPE: Final = "recipes/stdlib-gpt.toml"
 
 

@@ -102,6 +102,7 @@ class MemoryPanel(Panel):
         if len(rows) != len(self._rows):
             for old in self._rows:
                 self._place.removeWidget(old)
+                old.hide()  # deleted at Qt's next turn only
                 old.deleteLater()
             self._rows = [_RowWidget(row) for row in rows]
             for widget in self._rows:

@@ -15,6 +15,7 @@ from gradacc_gui.run.numbers import count, day_and_time
 from gradacc_gui.session.background import Background
 from gradacc_gui.theme import set_role, space
 from gradacc_gui.widgets.artifact_files import Loaded, LoadedPicture, Unreadable, load
+from gradacc_gui.widgets.flow import TwoParts
 from gradacc_gui.widgets.parts import button, clear_widget, label, put
 from gradacc_gui.widgets.picture_view import Enlarged
 from gradacc_gui.window.artifact_cards import Card, key_of
@@ -58,10 +59,7 @@ class ResultsTab(QWidget):
         column.addWidget(self.area, 1)
 
     def _build_chooser(self) -> QWidget:
-        bar = clear_widget()
-        row = QHBoxLayout(bar)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.setSpacing(space(2))
+        bar = TwoParts()
         self.title = label(role="title")
         self.place = label(role="help")
         self.slider = QSlider(Qt.Orientation.Horizontal)
@@ -76,11 +74,10 @@ class ResultsTab(QWidget):
         self.newest.setChecked(True)
         set_role(self.newest, "quiet")
         self.newest.toggled.connect(self._follow)
-        row.addWidget(self.title)
-        row.addWidget(self.place)
-        row.addStretch(1)
+        bar.left.addWidget(self.title)
+        bar.left.addWidget(self.place)
         for widget in (self.older, self.slider, self.newer, self.newest):
-            row.addWidget(widget)
+            bar.right.addWidget(widget)
         return bar
 
     def _build_page(self) -> QWidget:

@@ -1,4 +1,4 @@
-"""Everything can be reached at 1280 x 720 logical pixels, whatever the screen's scale."""
+"""Everything can be reached at 1280 x 720 logical pixels, whatever the scale, and in the smallest window."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gradacc_gui.window.main_window import SMALLEST
 from tests.support.fake_runs import Plan, write_run
 from tests.support.trainers import ROOT, environment
 
@@ -33,7 +34,7 @@ app.setFont(application_font())
 preferences = Preferences()
 preferences.says_that_runs_go_on = False
 window = MainWindow(Themes(app, "dark"), preferences)
-window.resize(1280, 720)
+window.resize(*json.loads(sys.argv[2]))
 window.show()
 
 def settle():
@@ -88,12 +89,17 @@ print(json.dumps({"size": size, "ratio": ratio, "looked": looked[0], "faults": f
 """
 
 
-@pytest.mark.parametrize("factor", [1, 2, 3])
-def test_nothing_lies_outside_the_window_at_any_scale(tmp_path: Path, factor: int) -> None:
+USUAL = (1280, 720)
+
+
+@pytest.mark.parametrize(("factor", "size"), [(1, SMALLEST), (1, USUAL), (2, USUAL), (3, USUAL)])
+def test_nothing_lies_outside_the_window_at_any_scale(
+    tmp_path: Path, factor: int, size: tuple[int, int]
+) -> None:
     """The real window with all its pages, in a process that the scale is given to."""
     run = write_run(tmp_path, Plan(steps=20))
     done = subprocess.run(
-        [sys.executable, "-c", LOOK, str(run.path)],
+        [sys.executable, "-c", LOOK, str(run.path), json.dumps(size)],
         cwd=ROOT,
         env=environment() | {"QT_QPA_PLATFORM": "offscreen", "QT_SCALE_FACTOR": str(factor)},
         capture_output=True,
@@ -104,5 +110,5 @@ def test_nothing_lies_outside_the_window_at_any_scale(tmp_path: Path, factor: in
     assert done.returncode == 0, done.stderr[-3000:]
     seen = json.loads(done.stdout.splitlines()[-1])
     assert seen["faults"] == []
-    assert (seen["size"], seen["ratio"]) == ([1280, 720], float(factor))
+    assert (seen["size"], seen["ratio"]) == (list(size), float(factor))
     assert seen["looked"] > 60

@@ -284,7 +284,7 @@ LINES: list[tuple[Fact, str | None]] = [
             sample_indices=(3, 4),
             in_a_row=1,
         ),
-        "Loss nan at step 9, micro-batch 2: update skipped",
+        "Loss is NaN at step 9, micro-batch 2: update skipped",
     ),
     (
         RolledBack(command_id=None, from_step=90, to_step=50, to_samples=1, to_tokens=1),

@@ -177,6 +177,20 @@ def test_a_legend_without_room_names_every_line(tmp_path: Path, show: Any) -> No
     assert QColor(grid.cards[0].view.theme.series[1]).name() in hues
 
 
+@pytest.mark.parametrize(("width", "corner"), [(720, "GiB"), (1400, "")])
+def test_a_unit_without_room_behind_its_title_stands_above_the_scale(
+    tmp_path: Path, show: Any, width: int, corner: str
+) -> None:
+    """Numbers without their unit are not told."""
+    grid = show(write_run(tmp_path, Plan(steps=60)))
+    grid.resize(width, 660)
+    QApplication.processEvents()
+    refresh(grid)
+    memory = card(grid, "memory")
+    assert memory.unit.text() == "GiB"
+    assert (memory.view.corner, memory.unit.isHidden()) == (corner, bool(corner))
+
+
 def test_a_hundred_changes_of_n_are_drawn(tmp_path: Path, show: Any) -> None:
     """Labels thin out; nothing hangs."""
     changes = {step: 3 - step % 2 for step in range(2, 102)}

@@ -419,8 +419,8 @@ def test_published_values_stand_beside_the_fields_that_differ(page: FormPage, tm
     panel = page.fields.published
     assert ("Optimizer", "lamb", "adamw") in panel.rows()
     assert panel.source.text() == "Table 3"
-    assert panel.preview.text() == "0.001 becomes 6.25e-5 (κ = 0.0625)"
-    assert page.this_run.kappa.text().startswith("κ = 0.0625")
+    assert panel.preview.text() == "0.001 becomes 6.25e-5 (batch × 0.0625)"
+    assert page.this_run.kappa.text().endswith("(× 0.0625 here).")
     choose(panel.rule, "sqrt")
     panel.fill.click()
     assert page.draft.text("optimizer.learning_rate") == "0.00025"
@@ -476,7 +476,7 @@ def test_data_that_are_not_there_are_said_beside_their_field(
 
 
 @pytest.mark.parametrize(
-    ("width", "height"), [(1440, 900), (1208, 660), (2000, 1100), (640, 400), (430, 240)]
+    ("width", "height"), [(1440, 900), (1208, 660), (910, 532), (2000, 1100), (640, 400), (430, 240)]
 )
 @pytest.mark.parametrize("kind", ["language-model", "causal-lm", "custom"])
 def test_everything_can_be_reached_at_every_size(

@@ -12,7 +12,8 @@ from pytestqt.qtbot import QtBot
 from gradacc_gui.run.header_state import STATE_WORDS, HeaderState, strip_words
 from gradacc_gui.theme import current_theme
 from gradacc_gui.widgets.drawings import MOST_CELLS, MicroBatchStrip
-from gradacc_gui.window.header import Header
+from gradacc_gui.window.header import NARROW_PX, Figure, Header
+from gradacc_gui.window.main_window import SMALLEST
 from trainer_backend.run_facts import RunState
 
 STATE = HeaderState(
@@ -74,7 +75,7 @@ def test_without_a_run_there_are_dashes_and_no_zeros(header: Header) -> None:
     """Unknown is not 0."""
     header.show_state(HeaderState())
     assert {label.text() for label in value_labels(header)} == {"–"}
-    assert header.name.full_text() == "No run yet"
+    assert header.name.full_text() == "No run is open"
 
 
 def places(header: Header) -> list[int]:
@@ -126,8 +127,10 @@ def test_without_a_run_the_step_is_a_number_like_the_others(header: Header) -> N
     assert header.place.isVisible()
 
 
-def test_nothing_is_clipped_with_large_numbers_at_1280_pixels(header: Header) -> None:
-    """Every value label is as wide as its text."""
+@pytest.mark.parametrize("width", [1196, SMALLEST[0] - 90])
+def test_nothing_is_clipped_with_large_numbers(header: Header, width: int) -> None:
+    """Every value label is as wide as its text; where there is little room, tokens/s is a tool-tip."""
+    header.resize(width, 68)
     state = msgspec.structs.replace(
         STATE,
         name="a name that is much too long for any header of any window",
@@ -139,7 +142,13 @@ def test_nothing_is_clipped_with_large_numbers_at_1280_pixels(header: Header) ->
     )
     header.show_state(state)
     QApplication.processEvents()
-    for label in (*value_labels(header), header.step, header.last_step):
+    shown = [label for label in value_labels(header) if label.isVisible()]
+    assert (header.tokens.value in shown) == (width > NARROW_PX)
+    assert ("27.9" in header.samples.toolTip()) == (width < NARROW_PX)
+    for label in (*shown, *(figure.unit for figure in header.findChildren(Figure) if figure.isVisible())):
+        assert label.mapTo(header, label.rect().topRight()).x() < width
+        assert label.width() >= label.fontMetrics().horizontalAdvance(label.text()), label.text()
+    for label in (header.step, header.last_step):
         assert label.width() >= label.fontMetrics().horizontalAdvance(label.text()), label.text()
     assert header.name.toolTip() == state.name
 

@@ -285,7 +285,7 @@ def test_an_icon_has_the_colour_of_its_word(qtbot: QtBot, styled: QApplication) 
     """White on the accent, as the word is; also when the role comes later."""
     made = button("Resume", role="primary", icon_name="resume")
     qtbot.addWidget(made)
-    image = made.icon().pixmap(16, 16).toImage()
+    image = made.icon().pixmap(made.iconSize()).toImage()
     opaque = [image.pixelColor(x, y) for x in range(image.width()) for y in range(image.height())]
     (colour,) = {pixel.name() for pixel in opaque if pixel.alpha() == 255}
     assert colour == current_theme().on_accent
