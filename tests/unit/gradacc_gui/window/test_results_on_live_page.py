@@ -92,7 +92,8 @@ def test_the_toolbar_fits_the_smallest_window(qtbot: QtBot, page: LivePage, atta
     for button in page.toolbar.findChildren(QPushButton):
         assert button.width() >= button.minimumSizeHint().width(), button.text()
     assert page.smoothing_words.width() >= page.smoothing_words.sizeHint().width()
-    assert page.smoothing.y() + page.smoothing.parentWidget().y() > page.tabs.height()
+    below = page.smoothing.mapTo(page.toolbar, page.smoothing.rect().topLeft()).y()
+    assert below > page.tabs.mapTo(page.toolbar, page.tabs.rect().bottomLeft()).y()
 
 
 def test_letting_the_run_go_empties_the_results(qtbot: QtBot, page: LivePage, attached: Attachment) -> None:
