@@ -115,7 +115,7 @@ def _translated(imported: Imported) -> QWidget | None:
     lines = imported.of("translated")
     if not lines and not imported.defaults:
         return None
-    holder, grid = _grid(5, 6, 7)
+    holder, grid = _grid(5, 7, 6)
     top = Qt.AlignmentFlag.AlignTop
     for row, line in enumerate(_in_order(imported)):
         there = f"{line.key} {tr('(absent)')}" if line.is_absent else f"{line.key}: {shown(line.value)}"

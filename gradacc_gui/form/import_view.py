@@ -46,7 +46,7 @@ class ImportView(QWidget):
         left.addWidget(self.open_keys)
         self._row = QBoxLayout(QBoxLayout.Direction.LeftToRight)
         self._row.setSpacing(space(3))
-        self._row.addLayout(left, 4)
+        self._row.addLayout(left, 5)
         self._row.addWidget(self.recipe_panel, 3)
         column.addLayout(self._row, 1)
         self.tally.chosen.connect(self._go_to)

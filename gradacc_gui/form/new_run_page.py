@@ -20,7 +20,7 @@ from gradacc_gui.form.import_view import ImportView
 from gradacc_gui.form.interpreter_panel import InterpreterPanel
 from gradacc_gui.form.open_recipe import OpenRecipe
 from gradacc_gui.form.this_run import ThisRunPanel
-from gradacc_gui.importing.account import Imported
+from gradacc_gui.importing.account import Imported, OpenKey
 from gradacc_gui.recipe.arrangement import CHOICE_OF, switches
 from gradacc_gui.recipe.draft import PUBLISHED, Draft
 from gradacc_gui.recipe.estimate import Factors, converted
@@ -67,6 +67,8 @@ class FormPage(QWidget):
         self._narrow: bool | None = None
         self._keeps_import = False
         """While the recipe of an import takes the draft's place."""
+        self._left_open: tuple[OpenKey, ...] = ()
+        """What the import in the form does not know."""
         self._build()
         self._connect()
         self.recipe.restore()
@@ -287,7 +289,7 @@ class FormPage(QWidget):
         self._faults = {} if isinstance(checked, RunConfig) else checked
         self._judge_kinds()
         self.data.ask(self.draft)
-        self._faults = {**self.data.facts.faults, **self._faults}
+        self._faults = {**self.data.facts.faults, **self._stand_in_faults(), **self._faults}
         factors = Factors(self.draft)
         self.fields.show_faults(self._faults)
         self.fields.show_notes(self.draft, factors, self._config, self.data.facts.notes)
@@ -439,6 +441,7 @@ class FormPage(QWidget):
         for notice in (self.notice, self.conflict, self.trouble):
             notice.hide()
         if not self._keeps_import:
+            self._left_open = ()
             self.bar.withdraw_import()
             if self.bar.views.choice() == "import":
                 self.show_view("form")
@@ -484,7 +487,7 @@ class FormPage(QWidget):
         """Take the recipe that was made into the form."""
         path = self.imports.path
         assert path is not None  # the button stands beside an import
-        self._keeps_import = True
+        self._keeps_import, self._left_open = True, self.imports.recipe().open
         taken = self.recipe.open_text(
             self.imports.recipe().recipe_text(), folder=path.parent, name=self.imports.proposed_path.name
         )
@@ -492,6 +495,15 @@ class FormPage(QWidget):
         if taken:
             self.show_view("form")
         return taken
+
+    def _stand_in_faults(self) -> dict[str, str]:
+        """A sentence for each path that an import could not know and nobody has entered yet."""
+        words = tr("Enter this before starting. {why}")
+        return {
+            one.key: words.format(why=one.why)
+            for one in self._left_open
+            if isinstance(one.stand_in, str) and self.draft.value(one.key) == one.stand_in
+        }
 
     def _save_import(self, path: Path) -> None:
         if self._open_import():

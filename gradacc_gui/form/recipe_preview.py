@@ -13,7 +13,7 @@ from gradacc_gui.importing.account import RecipeLine
 from gradacc_gui.theme import current_theme, mix, mono_font, set_role
 from gradacc_gui.words import tr
 
-COMMENTS_FROM: Final = 34
+COMMENTS_FROM: Final = 32
 """The column in which comments begin, where the value leaves room."""
 LONGEST_REMARK: Final = 62
 """Characters of a line that is only a comment; the file and the account have the whole."""

@@ -120,6 +120,16 @@ def test_the_recipe_opens_in_the_form_with_what_was_filled_in(brought: FormPage)
     assert not account.isVisibleTo(brought)
 
 
+def test_what_was_not_filled_in_is_marked_in_the_form(brought: FormPage) -> None:
+    """A stand-in for a path does not start; another path does."""
+    brought.bar.open_import.click()
+    why = "dataset: mine is a name in their dataset_info.json. Choose the file behind it."
+    assert brought.faults["data.path"] == f"Enter this before starting. {why}"
+    assert not brought.start_bar.start.isEnabled()
+    brought._edited("data.path", str(brought.draft.folder))
+    assert "data.path" not in brought.faults
+
+
 def test_the_recipe_is_saved_where_asked(brought: FormPage, tmp_path: Path) -> None:
     """With the account as comments; it is then the recipe in the form."""
     brought.bar.save_import_requested.emit(tmp_path / "mine.toml")
