@@ -293,6 +293,10 @@ class JournalReader:
             return []
         return self.select(f"{self._kinds[kind]} WHERE seq>=? AND seq<=? ORDER BY seq", (first, last))
 
+    def holds(self, kind: type[Event]) -> bool:
+        """Whether the journal has a table for this measurement: an older gradacc made none for newer ones."""
+        return self._is_ready() and kind in self._kinds
+
     def newest(self, kind: type[Event], *, before: float = math.inf) -> tuple[Any, ...] | None:
         """The newest row of one measurement, among those before number `before`."""
         if not self._is_ready() or kind not in self._kinds:

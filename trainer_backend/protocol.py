@@ -127,8 +127,40 @@ class EvaluationMeasured(Event, frozen=True, kw_only=True):
     duration_s: float
 
 
+class NoiseScaleMeasured(Event, frozen=True, kw_only=True):
+    """The gradient noise of one window, and the noise scale smoothed over the windows so far.
+
+    In samples of the effective batch; the formulas are in `noise_scale`.
+    """
+
+    step: int
+    samples_seen: int
+    tokens_seen: int
+    micro_batches: int
+    """Gradients that were compared."""
+    effective_batch: int
+    """Samples in this window."""
+    trace: float
+    """This window's tr(Sigma), of one sample's gradient."""
+    squared_gradient: float
+    """This window's |G|^2; may be negative."""
+    windows: int
+    """Measured windows behind the smoothed numbers."""
+    noise_scale: float | None
+    """None while the mean of |G|^2 is not above 0."""
+    noise_scale_low: float | None
+    """Lower end of the 95 % interval; None while nothing can be said."""
+    noise_scale_high: float | None
+    """Its upper end; None where there is none: the noise scale is at least the lower end."""
+
+
 Measurement: TypeAlias = (
-    MicroBatchMeasured | OptimizerStepMeasured | DeviceSampled | HostSampled | EvaluationMeasured
+    MicroBatchMeasured
+    | OptimizerStepMeasured
+    | DeviceSampled
+    | HostSampled
+    | EvaluationMeasured
+    | NoiseScaleMeasured
 )
 
 # -------------------------------------------------------------------------------------- facts

@@ -31,6 +31,7 @@ from trainer_backend.protocol import (
     HostSampled,
     MeasurementsLost,
     MicroBatchMeasured,
+    NoiseScaleMeasured,
     NonFiniteSeen,
     OptimizerStepMeasured,
     OutOfMemoryRecovered,
@@ -254,6 +255,7 @@ class RunFacts:
                 | DeviceSampled()
                 | HostSampled()
                 | EvaluationMeasured()
+                | NoiseScaleMeasured()
             ):
                 pass
             case _:

@@ -30,7 +30,7 @@ class Legend(QWidget):
 
     def __init__(self, lines: Sequence[CurveSpec]) -> None:
         super().__init__()
-        self._lines = tuple(lines)
+        self._lines = _named(lines)
         self.theme = current_theme()
         self.setFont(application_font(12))
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
@@ -38,7 +38,7 @@ class Legend(QWidget):
 
     def set_lines(self, lines: Sequence[CurveSpec]) -> None:
         """Name these lines in the legend instead of the ones before."""
-        self._lines = tuple(lines)
+        self._lines = _named(lines)
         self.setToolTip("\n".join(tr(line.name) for line in self._lines))
         self.update()
 
@@ -92,6 +92,10 @@ class Legend(QWidget):
             painter.setPen(pen)
             painter.drawLine(int(x), int(middle) + 1, int(x) + SWATCH_PX, int(middle) + 1)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
+
+
+def _named(lines: Sequence[CurveSpec]) -> tuple[CurveSpec, ...]:
+    return tuple(line for line in lines if line.in_legend)
 
 
 class ChartCard(QFrame):
@@ -218,6 +222,9 @@ class ChartCard(QFrame):
             if lane.is_empty:
                 view.lane_messages[place] = _reason(lane, reasons)
         view.message = self._message(waiting)
+        if not view.message:
+            for place, words in view.lane_messages.items():
+                view.lane_messages[place] = words or tr(view.lanes[place].spec.empty)
         if self.spec.key == "memory":
             self.set_unit(
                 " / ".join(dict.fromkeys(ticks.byte_unit(lane.y_range[1])[0] for lane in view.lanes))

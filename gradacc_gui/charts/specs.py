@@ -13,6 +13,7 @@ from trainer_backend.protocol import (
     Event,
     HostSampled,
     MicroBatchMeasured,
+    NoiseScaleMeasured,
     OptimizerStepMeasured,
 )
 
@@ -37,6 +38,8 @@ class CurveSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the smoothing slider moves it."""
     unit: str = ""
     """Behind the value at the pointer."""
+    in_legend: bool = True
+    """Whether it is named above the plot; else only at the pointer."""
     quantity: Quantity = "number"
 
 
@@ -54,6 +57,8 @@ class LaneSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What the run shall reach, drawn as a line with its value: targets.throughput."""
     target_unit: float = 1.0
     """What the recipe counts the target in, in the lane's own unit."""
+    empty: str = ""
+    """Why the lane alone has nothing to show, where no reading is to blame."""
 
 
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +83,17 @@ def _device(field: str, name: str, colour: int, **more: object) -> CurveSpec:
 
 def _step(field: str, name: str, colour: int, **more: object) -> CurveSpec:
     return CurveSpec(kind=OptimizerStepMeasured, field=field, name=name, colour=colour, **more)  # type: ignore[arg-type]
+
+
+def _noise(field: str, name: str, colour: int, **more: object) -> CurveSpec:
+    return CurveSpec(
+        kind=NoiseScaleMeasured,
+        field=field,
+        name=name,
+        colour=colour,
+        unit="samples",
+        **more,  # type: ignore[arg-type]
+    )
 
 
 LOSS: Final = Chart(
@@ -114,7 +130,7 @@ THROUGHPUT: Final = Chart(
 )
 GRADIENT_NORM: Final = Chart(
     key="gradient_norm",
-    title="Gradient norm",
+    title="Gradient norm and noise",
     unit="before clipping",
     can_log=True,
     lanes=(
@@ -122,6 +138,16 @@ GRADIENT_NORM: Final = Chart(
             lines=(_step("gradient_norm", "norm", ORANGE, smoothed=True),),
             from_zero=True,
             level_setting="optimizer.max_grad_norm",
+        ),
+        LaneSpec(
+            lines=(
+                _noise("noise_scale_high", "interval, high", PINK, dash=True, in_legend=False),
+                _noise("noise_scale_low", "interval, low", PINK, dash=True, in_legend=False),
+                _noise("noise_scale", "noise scale", PINK),
+                _noise("effective_batch", "effective batch", SKY, style="steps", quantity="count"),
+            ),
+            from_zero=True,
+            empty="The noise scale needs windows of two or more measured micro-batches.",
         ),
     ),
 )

@@ -28,6 +28,7 @@ from trainer_backend.protocol import (
     Event,
     HostSampled,
     MicroBatchMeasured,
+    NoiseScaleMeasured,
     OptimizerStepMeasured,
 )
 
@@ -42,6 +43,7 @@ CHARTED: Final[dict[type[Event], tuple[str, ...]]] = {
         "tokens_per_s",
     ),
     EvaluationMeasured: ("loss",),
+    NoiseScaleMeasured: ("noise_scale", "noise_scale_low", "noise_scale_high", "effective_batch"),
     DeviceSampled: (
         "memory_used_bytes",
         "process_memory_bytes",

@@ -262,6 +262,9 @@ class RunStore:
             self._histories[kind].replace_before(until, entries)
 
     def _entries(self, kind: type[Event], first: int, last: int, level: int) -> Iterator[Past]:
+        assert self._reader is not None
+        if not self._reader.holds(kind):
+            return
         placing = self._place_by_seq if kind in PLACELESS else None
         if kind is EvaluationMeasured:
             level = 0

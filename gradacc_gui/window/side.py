@@ -8,15 +8,18 @@ from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
 from gradacc_gui.derive import memory_of
 from gradacc_gui.run.asks import Ask
 from gradacc_gui.run.attachment import Attachment
+from gradacc_gui.run.worth import worth_of
 from gradacc_gui.theme import space
 from gradacc_gui.window.decision_log import DecisionLog
 from gradacc_gui.window.memory_panel import MemoryPanel
 from gradacc_gui.window.n_panel import NPanel
 from gradacc_gui.window.run_buttons import RunButtons
 from gradacc_gui.window.tuning_panel import TuningPanel
+from gradacc_gui.window.worth_panel import WorthPanel
 from trainer_backend.protocol import (
     DeviceSampled,
     HostSampled,
+    NoiseScaleMeasured,
     SetAccumulation,
     SetLearningRate,
     SetMaxGradNorm,
@@ -40,6 +43,7 @@ class Side(QWidget):
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(space(2))
         self.n_panel, self.tuning = NPanel(), TuningPanel()
+        self.worth = WorthPanel()
         self.memory, self.decisions = MemoryPanel(), DecisionLog()
         self.buttons = RunButtons()
         for source in (self.n_panel, self.tuning, self.buttons):
@@ -53,7 +57,7 @@ class Side(QWidget):
         inner = QVBoxLayout(content)
         inner.setContentsMargins(0, 0, 0, 0)
         inner.setSpacing(space(2))
-        for panel in (self.n_panel, self.tuning, self.memory):
+        for panel in (self.n_panel, self.worth, self.tuning, self.memory):
             inner.addWidget(panel)
         inner.addWidget(self.decisions, 1)
         area = QScrollArea()
@@ -83,6 +87,7 @@ class Side(QWidget):
         self.buttons.set_state(run.state, rung=run.ladder.rung)
         self.buttons.set_checkpoints(run.checkpoints)
         latest = run.store.latest
+        self.worth.show_worth(worth_of(latest.get(NoiseScaleMeasured), settings, run.config))
         self.memory.show_memory(memory_of(latest.get(DeviceSampled), latest.get(HostSampled)))
 
 

@@ -28,6 +28,7 @@ from trainer_backend.protocol import (
     EvaluationMeasured,
     HostSampled,
     MicroBatchMeasured,
+    NoiseScaleMeasured,
     NonFiniteSeen,
     OptimizerStepMeasured,
     PhaseEntered,
@@ -80,6 +81,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Steps between evaluations; 0 is never."""
     checkpoint_every: int = 100
     readings_every_s: float = 0.5
+    noise_every: int = 0
+    """Steps between measurements of the noise scale; 0 is never."""
     gpu: bool = True
     attempt: int = 1
     from_step: int = 0
@@ -196,6 +199,8 @@ class _Story:
                 self.reading_due += plan.readings_every_s
                 yield from ((self.at, reading) for reading in self._readings(step))
         yield self.at, self._step(step, began, losses)
+        if plan.noise_every and step % plan.noise_every == 0:
+            yield self.at, self._noise(step)
         if not math.isfinite(sum(losses)):
             yield self.at, NonFiniteSeen(
                 step=step, index=None, quantity="loss", value=math.nan, policy="skip",
@@ -251,6 +256,18 @@ class _Story:
             tokens_seen=self.samples_seen * TOKENS_A_SAMPLE, duration_s=duration_s, data_wait_s=0.001,
             samples_per_s=samples / duration_s, tokens_per_s=samples * TOKENS_A_SAMPLE / duration_s,
             loss_scale=None, skipped="" if finite else "non-finite",
+        )  # fmt: skip
+
+    def _noise(self, step: int) -> NoiseScaleMeasured:
+        """Rising as a run trains, its interval narrowing."""
+        scale, windows = 30.0 + 60.0 * (1 - math.exp(-step / 200)), step // self.plan.noise_every
+        spread = 1.0 + 2.0 / math.sqrt(windows)
+        return NoiseScaleMeasured(
+            step=step, samples_seen=self.samples_seen, tokens_seen=self.samples_seen * TOKENS_A_SAMPLE,
+            micro_batches=self.n, effective_batch=self.n * self.plan.micro_batch_size, trace=scale,
+            squared_gradient=1.0, windows=windows, noise_scale=scale * self.random.gauss(1, 0.01),
+            noise_scale_low=scale / spread if windows > 7 else None,
+            noise_scale_high=scale * spread if windows > 11 else None,
         )  # fmt: skip
 
     def _readings(self, step: int) -> Iterator[DeviceSampled | HostSampled]:

@@ -36,6 +36,7 @@ from trainer_backend.engine.sums import Sums
 from trainer_backend.engine.weight_copies import WeightCopies
 from trainer_backend.engine.window import Feed, NonFiniteError, WindowResult, WindowTotals
 from trainer_backend.errors import GradaccError
+from trainer_backend.noise_scale import NoiseSample, NoiseSums, window_noise
 from trainer_backend.protocol import Event, MicroBatchMeasured, NonFiniteSeen, OutOfMemoryRecovered, Warned
 from trainer_backend.tasks import Batch
 
@@ -53,6 +54,8 @@ class Accumulator:
     clip_value       cut each number of the mean gradient to this size, after clipping its norm
     snapshot_step    copy parameters and state before each step of an optimizer that is not fused, so
                      that running out of memory inside it can be undone
+    halve_alone      where norms are measured and a window has one micro-batch, run it as two: the noise
+                     scale needs two gradients
     own_gradients    copy each window's first gradients: needed under CUDA-graph trees
     on_micro_batch   gets a `MicroBatchMeasured` for each micro-batch; samples that a replay runs
                      again are not reported twice
@@ -81,6 +84,7 @@ class Accumulator:
         gradient_dtype: Literal["fp32", "parameter"] = "fp32",
         ema_decay: float | None = None,
         gradient_norm_every: int = 16,
+        halve_alone: bool = False,
         snapshot_step: bool = False,
         own_gradients: bool = False,
         process_group: Any | None = None,  # noqa: ANN401 - torch's own type
@@ -102,6 +106,7 @@ class Accumulator:
         self.micro_batch_ceiling: int | None = None
         self.non_finite: NonFinite = non_finite
         self.gradient_norm_every = gradient_norm_every
+        self.halve_alone = halve_alone
         self.step = 0
         """Windows so far, from 1; a skipped one counts."""
         self.updates = 0
@@ -151,6 +156,8 @@ class Accumulator:
         before = self.step, self.samples_seen, self.tokens_seen
         self._start()
         try:
+            if self.halve_alone and self._passes.micro.norms.active:
+                feed.halve_alone()
             sums = self._accumulate(feed, facts)
             result = self._close(feed, sums, facts, before_step)
         except BaseException:  # also a stop in the middle: the partial window is replayed later
@@ -176,6 +183,7 @@ class Accumulator:
         result, sums = pending.result, pending.sums
         norm, scale = pending.open()
         result.loss, result.gradient_norm = sums.loss(), norm
+        result.noise = self._noise(sums, norm, result.samples)
         result.terms = dict(zip(self._passes.denominators.names, sums.means(), strict=False))
         result.loss_scale = None if self._scaler is None else scale
         if not is_usable(norm, result.loss):
@@ -278,6 +286,7 @@ class Accumulator:
             self._passes.snapshot.restore_buffers()
         if _has_weightless(sums):
             self._passes.snapshot.restore_non_finite_buffers()
+        noise = self._noise(sums, norm, sums.samples)
         own_scale = None if self._scaler is None else self._scaler.scale.item()
         if self._scaler is not None and factor:
             self._scaler.update(torch.full((), float(skipped != ""), device=self.device))
@@ -285,7 +294,20 @@ class Accumulator:
         result = self._result(feed, sums, norm if factor else None, skipped)
         result.out_of_memory, result.non_finite = tuple(facts), seen
         result.loss_scale = own_scale
+        result.noise = noise
         return result
+
+    def _noise(self, sums: Sums, norm: float, samples: int) -> NoiseSample | None:
+        """The window's noise sample over all ranks' micro-batches, in windows whose norms are measured."""
+        if self._ranks.size == 1:
+            told = len(sums.rows) > 1 and sums.rows[1].norm is not None
+            return window_noise(sums.noise(), norm, samples) if told else None
+        if not self._passes.micro.norms.active:
+            return None
+        own = sums.noise()
+        count, weight, squares = self._ranks.sum([own.micro_batches, own.weight, own.weighted_squares])
+        summed = NoiseSums(micro_batches=int(count), weight=weight, weighted_squares=squares)
+        return window_noise(summed, norm, samples)
 
     def _stays_on_device(self, sums: Sums) -> bool:
         """Whether this window can be closed without waiting: fused optimizers skip by themselves."""

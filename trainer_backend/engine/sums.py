@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from trainer_backend.engine.batches import Piece
+from trainer_backend.noise_scale import NoiseSums, sums_of
 from trainer_backend.protocol import MicroBatchMeasured
 
 
@@ -90,6 +91,10 @@ class Sums:
         missing = [0.0] * (terms - len(self.weights))
         self.weights += missing
         self.totals += missing
+
+    def noise(self) -> NoiseSums:
+        """What the micro-batches' own norms add up to; NaN in it where one was not measured."""
+        return sums_of([row.weights[0] for row in self.rows], [row.norm for row in self.rows])
 
     def means(self) -> list[float | None]:
         """Each term's total over its denominator; None where that is 0."""

@@ -9,6 +9,7 @@ from typing import Final
 
 from trainer_backend.engine.batches import Piece, Reader
 from trainer_backend.errors import GradaccError
+from trainer_backend.noise_scale import NoiseSample
 from trainer_backend.protocol import NonFiniteSeen, OptimizerStepMeasured, OutOfMemoryRecovered
 from trainer_backend.tasks import Batch
 
@@ -56,6 +57,8 @@ class WindowResult:
     data_wait_s: float
     out_of_memory: tuple[OutOfMemoryRecovered, ...] = ()
     non_finite: tuple[NonFiniteSeen, ...] = ()
+    noise: NoiseSample | None = None
+    """What its micro-batches' norms tell of the gradient noise; None where they were not all measured."""
     known: bool = True
     """False while loss, terms, norm, loss scale, updates and skipped are still on the device."""
     _listeners: list[Callable[[], None]] = dataclasses.field(default_factory=list, repr=False)
@@ -152,6 +155,12 @@ class Feed:
         """Cut every micro-batch to at most `ceiling` samples; each sample stays in exactly one."""
         self._ceiling = ceiling
         self.pieces = [part for piece in self.pull_all() for part in self._reader.cut(piece, ceiling)]
+
+    def halve_alone(self) -> None:
+        """Cut the window's only micro-batch in two, so that two gradients can be compared; else nothing."""
+        first = self.at(0)
+        if first is not None and len(self.pieces) == 1 and first.samples > 1:
+            self.shrink(-(-first.samples // 2))
 
     def without(self, culprits: Collection[int]) -> None:
         """Leave micro-batches out of the replay; their samples count as consumed."""

@@ -117,8 +117,10 @@ def assemble(
     check_extra_state(model)
     optimizer = optimizer_for(config, task, model)
     accumulator = _accumulator(config, task, model, optimizer, device, precision, on_micro_batch, on_fact)
-    for warned in inspect(config, task, accumulator, stream, precision):
+    inexact = inspect(config, task, accumulator, stream, precision)
+    for warned in inexact:
         put(warned)
+    accumulator.halve_alone = not inexact and not config.run.compile  # a new shape is compiled anew
     if config.run.compile:
         compile_model(model)
     settings, ratios = _rates(config, task, optimizer)

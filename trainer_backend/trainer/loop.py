@@ -40,6 +40,7 @@ from trainer_backend.trainer.assembly import Parts
 from trainer_backend.trainer.border import Border
 from trainer_backend.trainer.checkpoints import Checkpoints
 from trainer_backend.trainer.evaluation import undisturbed
+from trainer_backend.trainer.noise import NoiseWatch
 from trainer_backend.trainer.replay import RecordedChanges
 from trainer_backend.trainer.steering import Steering
 
@@ -63,6 +64,7 @@ class Loop:
         *,
         replay: RecordedChanges,
         owed: Sequence[CommandAccepted] = (),
+        noise: NoiseWatch | None = None,
     ) -> None:
         self._parts = parts
         self._config = parts.config
@@ -72,6 +74,7 @@ class Loop:
         self._steering = steering
         self._put = put
         self._border = Border(parts, checkpoints, steering, put, replay=replay, owed=owed)
+        self._noise = noise or NoiseWatch(put)
         self._evaluated_at = -1
         self._graphs = 0
         self._first_step = parts.accumulator.step + 1
@@ -140,8 +143,13 @@ class Loop:
         result.duration_s += waited_s
         self._micro_batch_s = result.duration_s / max(1, result.micro_batches)
         rate = self._learning_rate
-        result.when_known(lambda: self._put(result.measured(accumulation_steps=steps, learning_rate=rate)))
+        result.when_known(lambda: self._known(result, steps, rate))
         return result
+
+    def _known(self, result: WindowResult, steps: int, learning_rate: float) -> None:
+        """A window's numbers are there: on a GPU one window later."""
+        self._put(result.measured(accumulation_steps=steps, learning_rate=learning_rate))
+        self._noise.take(result)
 
     def _until_stopped(self, batches: Iterator[Collated]) -> Iterator[Collated]:
         """The window's batches. Raises StopNow between two: on a GPU it is the only place."""

@@ -33,6 +33,7 @@ from trainer_backend.trainer.assembly import Parts, assemble, loss_unit_of
 from trainer_backend.trainer.checkpoints import Checkpoints, recipe_changes
 from trainer_backend.trainer.lifecycle import Lifecycle
 from trainer_backend.trainer.loop import Loop
+from trainer_backend.trainer.noise import NoiseWatch
 from trainer_backend.trainer.provenance import Commit, versions
 from trainer_backend.trainer.replay import Change, RecordedChanges
 from trainer_backend.trainer.saving import Standing
@@ -134,6 +135,9 @@ class Training:
         )
         self._sampler.start()
         life.put(self._started(parts, commit))
+        noise = NoiseWatch(life.put)
+        if parts.accumulator.step:
+            noise.take_up(self._run, parts.accumulator.step)
         loop = self._loop = Loop(
             parts,
             self._checkpoints,
@@ -141,6 +145,7 @@ class Training:
             life.put,
             replay=self._replay,
             owed=self._owed,
+            noise=noise,
         )
         # A model is compiled in its first window; the loop says when that is over.
         life.put(PhaseEntered(phase="compiling" if self._recipe.config.run.compile else "training"))
