@@ -143,8 +143,8 @@ GRADIENT_NORM: Final = Chart(
             lines=(
                 _noise("noise_scale_high", "interval, high", PINK, dash=True, in_legend=False),
                 _noise("noise_scale_low", "interval, low", PINK, dash=True, in_legend=False),
-                _noise("noise_scale", "noise scale", PINK),
-                _noise("effective_batch", "effective batch", SKY, style="steps", quantity="count"),
+                _noise("noise_scale", "noise", PINK),
+                _noise("effective_batch", "batch", SKY, style="steps", quantity="count"),
             ),
             from_zero=True,
             empty="The noise scale needs windows of two or more measured micro-batches.",

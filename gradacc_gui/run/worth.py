@@ -10,6 +10,7 @@ from gradacc_gui.run.numbers import count, real
 from gradacc_gui.words import tr
 from trainer_backend.config import RunConfig
 from trainer_backend.noise_scale import Advice, NoiseEstimate, advise
+from trainer_backend.optimizer_table import OPTIMIZERS
 from trainer_backend.protocol import NoiseScaleMeasured
 from trainer_backend.settings import Settings
 
@@ -76,7 +77,7 @@ def _sentence(advice: Advice) -> str:
 
 
 def _cost(advice: Advice) -> str:
-    text = tr("It takes {steps} × the fewest possible steps and {samples} × the fewest possible samples.")
+    text = tr("It takes {steps}× the fewest possible steps and {samples}× the fewest possible samples.")
     return text.format(steps=real(advice.step_ratio, 2), samples=real(advice.sample_ratio, 2))
 
 
@@ -85,7 +86,7 @@ def _notes(config: RunConfig | None) -> tuple[str, ...]:
     if config is not None and config.optimizer.name not in SGD_LIKE:
         notes.append(
             tr("An indication only: the theory is for SGD, not for {name}.").format(
-                name=config.optimizer.name
+                name=OPTIMIZERS[config.optimizer.name].title
             )
         )
     if config is not None and getattr(config.task, "method", "full") != "full":

@@ -19,6 +19,7 @@ SHARED = (
     "inbox",
     "journal",
     "kinds",
+    "noise_scale",
     "protocol",
     "readings",
     "recipe",
