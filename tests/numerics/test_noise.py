@@ -45,13 +45,13 @@ def by_hand(parts: list[tuple[torch.Tensor, torch.Tensor]]) -> NoiseSample:
     for part in parts:
         model.zero_grad()
         term = loss(model, part)
-        (term.total / len(part[1])).backward()
+        torch.autograd.backward(term.total / len(part[1]))
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
         counts.append(float(len(part[1])))
     n, many = sum(counts), len(counts)
-    mean = sum(count * g for count, g in zip(counts, gradients, strict=True)) / n
-    squares = sum(count * g.norm() ** 2 for count, g in zip(counts, gradients, strict=True))
-    trace = float((squares - n * mean.norm() ** 2) / (many - 1))
+    mean = torch.stack([count * g for count, g in zip(counts, gradients, strict=True)]).sum(0) / n
+    squares = sum(count * float(g.norm()) ** 2 for count, g in zip(counts, gradients, strict=True))
+    trace = float((squares - n * float(mean.norm()) ** 2) / (many - 1))
     return NoiseSample(micro_batches=many, trace=trace, squared_gradient=float(mean.norm() ** 2 - trace / n))
 
 
