@@ -1,0 +1,125 @@
+"""Spikes: single values far above what is usual, in light and in heavy tails.
+
+How far is far depends on the tail. A light one (Gaussian or nearly so) has its limit at 5.5 standard
+deviations, which healthy noise passes once in 50 million windows. A heavy one passes any fixed limit all
+the time, so its limit is where Student's t of the same shape is passed about as rarely. The shape is told
+by Geary's ratio, mean absolute over root mean square (Geary 1935), of the values above the usual: 0.798
+for a Gaussian, less for heavier tails, and known long before the first far value is seen. All deviations
+are those of the values above, so a skewed distribution has the limit of its upper side.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+
+FEWEST: Final = 128
+"""Values before anything is called a spike."""
+LEARNING: Final = 512
+"""Values until the tail's shape is known; until then only what is extreme in any tail is a spike."""
+LEARNING_LIMIT: Final = 30.0
+LIMITS: Final = (
+    (0.7925, 5.5), (0.788, 8.0), (0.7835, 9.5), (0.7753, 12.0), (0.7643, 18.0), (0.7485, 28.0),
+    (0.734, 80.0), (0.7086, 250.0), (0.63, 1000.0),
+)  # fmt: skip
+"""Geary's ratio (values cut at 4 deviations), and the limit in deviations. The rows are those of Student's t
+with 20, 15, 10, 7, 5, 4, 3 degrees of freedom, whose limits are passed once in some 10 million windows."""
+RATIO_SE: Final = 0.2123
+"""Standard error of the ratio times the root of the number of values."""
+MEAN_PACE: Final = 1 / 64
+SPREAD_PACE: Final = 1 / 128
+"""Of the values above the usual, so as of every 256th."""
+SHAPE_PACE: Final = 1 / 2850
+CLIPPED_AT: Final = 4.0
+"""Deviations at which a value is cut before it moves what is usual."""
+
+
+class Spike(msgspec.Struct, frozen=True):
+    """A value, and what was usual before it."""
+
+    value: float
+    usual: float
+    deviation: float
+    """Usual standard deviation."""
+
+    @property
+    def times(self) -> float:
+        """Standard deviations above the usual."""
+        return (self.value - self.usual) / self.deviation
+
+
+class SpikeDetector:
+    """Takes one value a window; gives a `Spike` for one far above the usual. About 2 us a value."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean = 0.0
+        self._above = 0
+        """Values above the usual so far."""
+        self._variance = 0.0
+        """Mean square of what is above the usual."""
+        self._absolute = self._square = 0.0
+        """The same means at the slower pace that the shape is told by."""
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the values above the usual."""
+        return math.sqrt(self._variance)
+
+    def take(self, value: float) -> Spike | None:
+        """One finite value more."""
+        self.count += 1
+        if self.count == 1:
+            self.mean = value
+            return None
+        off = value - self.mean
+        deviation = math.sqrt(self._variance)
+        if self.count > FEWEST and off > self.limit() * deviation > 0.0:
+            return Spike(value, self.mean, deviation)  # what is usual does not follow it
+        bound = CLIPPED_AT * deviation
+        if self.count > FEWEST and bound > 0.0:
+            off = max(-bound, min(bound, off))
+        self.mean += max(MEAN_PACE, 1.0 / self.count) * off
+        if off > 0.0:
+            self._learn(off)
+        return None
+
+    def _learn(self, off: float) -> None:
+        """A value that lies `off` above the usual."""
+        self._above += 1
+        share, square = 1.0 / self._above, off * off
+        pace = max(SPREAD_PACE, share)
+        self._variance += pace * (square - self._variance)
+        pace = max(SHAPE_PACE, share)
+        self._absolute += pace * (off - self._absolute)
+        self._square += pace * (square - self._square)
+
+    def limit(self) -> float:
+        """Deviations above the usual that are a spike now."""
+        if self._square <= 0.0:
+            return LEARNING_LIMIT
+        known = min(self._above, 2.0 / SHAPE_PACE)
+        ratio = self._absolute / math.sqrt(self._square) + RATIO_SE / math.sqrt(known)
+        limit = LIMITS[0][1] if ratio >= LIMITS[0][0] else limit_for(ratio)
+        return limit if self.count >= LEARNING else max(limit, LEARNING_LIMIT)
+
+    def rescale(self, mean: float, deviation: float) -> None:
+        """Another N: the usual value times `mean`, its deviation times `deviation`."""
+        self.mean *= mean
+        self._variance *= deviation**2
+        self._absolute *= deviation
+        self._square *= deviation**2
+
+
+def limit_for(ratio: float) -> float:
+    """The limit for Geary's ratio, between the rows of `LIMITS` on a logarithmic scale."""
+    if ratio >= LIMITS[0][0]:
+        return LIMITS[0][1]
+    for (high, least), (low, most) in pairwise(LIMITS):
+        if ratio >= low:
+            share = (high - ratio) / (high - low)
+            return float(least * (most / least) ** share)
+    return LIMITS[-1][1]
