@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -114,6 +116,58 @@ def half_term(model: nn.Module, batch: Any) -> list[LossTerm]:
     return [cross_entropy(model, batch), LossTerm((in_half**2).sum(), len(batch[1]), "half")]
 
 
+def in_batch_top_k(model: nn.Module, batch: Any) -> LossTerm:
+    """Only the harder half of the batch counts."""
+    losses = entropy(model, batch, reduction="none")
+    return LossTerm(losses.topk(max(1, len(losses) // 2)).values.sum() * 2, len(losses))
+
+
+def weighted_by_size(model: nn.Module, batch: Any) -> LossTerm:
+    """A mean over weights of the samples, times samples."""
+    losses, shares = entropy(model, batch, reduction="none"), batch[0].abs().sum(1)
+    return LossTerm((losses * shares).sum() / shares.sum() * len(losses), len(losses))
+
+
+class BatchStandardised(nn.Module):
+    """Its hidden values are standardised over the batch, in its own forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 8)
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(b, 4) -> (b, 3)."""
+        hidden = self.first(x)
+        hidden = (hidden - hidden.mean(0)) / (hidden.var(0, unbiased=False) + 1e-5).sqrt()
+        given: torch.Tensor = self.last(hidden)
+        return given
+
+
+class AcrossSamples(BatchStandardised):
+    """Attention from each sample to all others of its batch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(b, 4) -> (b, 3)."""
+        hidden = self.first(x)
+        given: torch.Tensor = self.last((hidden @ hidden.T / 3).softmax(-1) @ hidden)
+        return given
+
+
+class BatchAsTime(nn.Module):
+    """A recurrent net that takes the batch for time: (b, 4) is one sequence to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent = nn.GRU(4, 5)
+        self.last = nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(b, 4) -> (b, 3)."""
+        given: torch.Tensor = self.last(self.recurrent(x)[0])
+        return given
+
+
 FAULTY: list[tuple[Callable[[], MadeTask], str]] = [
     (lambda: MadeTask(mlp, mean_of_weight_one, vectors()), "returns-mean"),
     (lambda: MadeTask(mlp, mean_of_weight_n, vectors()), "returns-mean"),
@@ -124,6 +178,11 @@ FAULTY: list[tuple[Callable[[], MadeTask], str]] = [
     (lambda: MadeTask(mlp, dice, vectors()), "ratio"),
     (lambda: MadeTask(mlp, in_batch_negatives, vectors()), "in-batch-negatives"),
     (lambda: MadeTask(mlp, batch_statistic, vectors()), "samples-influence-each-other"),
+    (lambda: MadeTask(mlp, in_batch_top_k, vectors()), "samples-influence-each-other"),
+    (lambda: MadeTask(mlp, weighted_by_size, vectors()), "ratio"),
+    (lambda: MadeTask(BatchStandardised, cross_entropy, vectors()), "model-mixes-samples"),
+    (lambda: MadeTask(AcrossSamples, cross_entropy, vectors()), "model-mixes-samples"),
+    (lambda: MadeTask(BatchAsTime, cross_entropy, vectors()), "model-mixes-samples"),
     (lambda: MadeTask(mlp, by_position, vectors()), "order"),
     (lambda: MadeTask(mlp, without_the_first, vectors()), "order"),
     (lambda: MadeTask(mlp, half_term, vectors()), "half-precision"),
@@ -240,6 +299,101 @@ class Remembers(Rand):
         given: torch.Tensor = self.layer(x) + self.hidden
         self.hidden = given.detach().mean(0)
         return given
+
+
+def test_the_module_that_mixes_samples_is_named() -> None:
+    """The recurrent layer itself, or the model's own forward between two layers that do not."""
+    for make, module in ((BatchAsTime, "recurrent"), (AcrossSamples, "the model's forward")):
+        (culprit,) = certificate(MadeTask(make, cross_entropy, vectors()), steps=(2,)).culprits
+        assert culprit.where == (module,)
+        assert module in verdict_sentences.culprit(culprit)[0]
+
+
+GENERATOR = torch.Generator().manual_seed(1)
+
+
+class OwnDropout(nn.Module):
+    """A dropout that draws from a generator which no global seed reaches."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.numbers: Any = {
+            "torch": torch.Generator().manual_seed(3),
+            "numpy": np.random.default_rng(3),
+            "python": random.Random(3),  # noqa: S311
+            "module": None,
+        }[kind]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Some inputs are dropped."""
+        if isinstance(self.numbers, random.Random):
+            drawn = torch.tensor([self.numbers.random() for _ in range(x.numel())]).view_as(x)
+        elif isinstance(self.numbers, np.random.Generator):
+            drawn = torch.from_numpy(self.numbers.random(tuple(x.shape)))
+        else:
+            drawn = torch.rand(x.shape, generator=self.numbers or GENERATOR)
+        given: torch.Tensor = self.layer(x * (drawn > 0.3))
+        return given
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy", "python", "module"])
+def test_dropout_with_a_generator_of_its_own_is_told_as_chance_and_the_generator_named(kind: str) -> None:
+    """Whatever library it is of; what a replay cannot take back is remarked on."""
+    report = certificate(MadeTask(lambda: OwnDropout(kind), cross_entropy, vectors()), steps=(2,))
+    (culprit,) = report.culprits
+    assert culprit.code == "random-numbers"
+    assert culprit.where == ((f"{__name__}.GENERATOR",) if kind == "module" else ("OwnDropout.numbers",))
+    said = {remark.code for remark in report.remarks}
+    assert ("generator-out-of-reach" in said) is (kind == "module")
+
+
+def mix_up(samples: list[Any]) -> list[torch.Tensor]:
+    """Inputs, both targets, and the share of the first."""
+    inputs, targets = torch.utils.data.default_collate(samples)
+    order, share = torch.randperm(len(inputs)), torch.rand(())
+    shares = share.expand(len(inputs))
+    return [share * inputs + (1 - share) * inputs[order], targets, targets[order], shares]
+
+
+def mixed_loss(model: nn.Module, batch: Any) -> LossTerm:
+    """Cross-entropy against both targets."""
+    given = model(batch[0])
+    one, other = (F.cross_entropy(given, batch[place], reduction="none") for place in (1, 2))
+    return LossTerm((one * batch[3] + other * (1 - batch[3])).sum(), len(given))
+
+
+def test_mix_up_in_collate_is_named_and_not_called_equal() -> None:
+    """Unless the task states that it belongs to the micro-batch; noise for each sample mixes nothing."""
+    report = certificate(MadeTask(mlp, mixed_loss, vectors(), mix_up), steps=(2,))
+    assert (report.verdict, codes(report)) == ("not-equal", {"collate-mixes-samples"})
+    stated = MadeTask(mlp, mixed_loss, vectors(), mix_up, per_micro_batch=("loss",))
+    assert certificate(stated, steps=(2,)).verdict == "per-micro-batch"
+
+    def noisy(samples: list[Any]) -> list[torch.Tensor]:
+        inputs, targets = torch.utils.data.default_collate(samples)
+        return [inputs + 0.1 * torch.randn_like(inputs), targets]
+
+    assert certificate(MadeTask(mlp, cross_entropy, vectors(), noisy), steps=(2,)).verdict == "equal"
+
+
+@pytest.mark.parametrize("retain", [True, False])
+def test_a_backward_in_the_loss_is_named_and_no_fault_of_the_engine(retain: bool) -> None:
+    """Refused with its own name, also where the engine's backward could not even run."""
+
+    def own_backward(model: nn.Module, batch: Any) -> LossTerm:
+        total = entropy(model, batch, reduction="sum")
+        total.backward(retain_graph=retain)  # type: ignore[no-untyped-call]
+        return LossTerm(total, len(batch[1]))
+
+    with pytest.raises(GradaccError, match=r"the loss called \.backward\(\) itself"):
+        certificate(MadeTask(mlp, own_backward, vectors()), steps=(2,))
+
+
+def test_the_first_window_of_a_run_is_one_of_the_windows() -> None:
+    """Without other samples before it."""
+    report = certificate(MadeTask(mlp, cross_entropy, vectors()), steps=(2,))
+    assert "first" in {entry.fold for entry in report.comparisons}
 
 
 def test_dropout_left_on_is_told_as_chance() -> None:

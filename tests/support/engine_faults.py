@@ -23,7 +23,7 @@ _TOLERANCE: Final = 1e-4
 """Of a coefficient; and the share of the gradient that the basis may leave unexplained."""
 _ROUNDING: Final = 2e-2
 _MOST_BYTES: Final = 4 << 30
-_FOLDS: Final = ("equal", "ragged", "tail", "one", "out-of-memory", "clip")
+_FOLDS: Final = ("equal", "ragged", "tail", "one", "first", "out-of-memory", "clip")
 MOST_NAMED: Final = 8
 
 

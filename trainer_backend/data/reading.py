@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from typing import Any, TypeAlias
 
 import torch
 from torch.utils.data import IterableDataset, TensorDataset, default_collate, get_worker_info
 
 from trainer_backend.data.order import Cut
-from trainer_backend.data.randomness import borrowed, is_random, mixed, seed_all
+from trainer_backend.data.randomness import Draws, is_random, mixed
 
 Collate: TypeAlias = Callable[[list[Any]], Any]
 _COLLATE = 1 << 40
@@ -31,6 +30,7 @@ class MapReader(torch.utils.data.Dataset[Any]):
         self._random_collate = self._random or own_collate  # a TensorDataset promises nothing of that
         plain = type(dataset) is TensorDataset and not own_collate
         self._tensors = dataset.tensors if plain else None
+        self._draws = Draws(dataset, collate)
 
     def __getitem__(self, wanted: tuple[Cut, list[int]]) -> tuple[Any, tuple[int, ...]]:
         """A collated micro-batch and the indices of its samples."""
@@ -39,12 +39,12 @@ class MapReader(torch.utils.data.Dataset[Any]):
             return [tensor[indices] for tensor in self._tensors], tuple(indices)
         if not self._random_collate:
             return self._collate(self._plain_samples(indices)), tuple(indices)
-        with borrowed() if get_worker_info() is None else nullcontext():
+        with self._draws.borrowed():
             if self._random:
                 samples = [self._sample(cut.epoch, index) for index in indices]
             else:
                 samples = self._plain_samples(indices)
-            seed_all(mixed(self._seed, cut.epoch, cut.start, _COLLATE))
+            self._draws.seed(mixed(self._seed, cut.epoch, cut.start, _COLLATE))
             return self._collate(samples), tuple(indices)
 
     def _plain_samples(self, indices: list[int]) -> list[Any]:
@@ -52,7 +52,7 @@ class MapReader(torch.utils.data.Dataset[Any]):
         return self._many(indices) if self._many else [self._dataset[index] for index in indices]
 
     def _sample(self, epoch: int, index: int) -> Any:  # noqa: ANN401 - any sample
-        seed_all(mixed(self._seed, epoch, index))
+        self._draws.seed(mixed(self._seed, epoch, index))
         return self._dataset[index]
 
 
@@ -67,6 +67,7 @@ class IterableReader(IterableDataset[Any]):
         self._seed = seed
         self._epoch = epoch
         self._going_on = False
+        self._draws = Draws(dataset)
 
     def __iter__(self) -> Iterator[Any]:
         """Its samples in order."""
@@ -75,12 +76,12 @@ class IterableReader(IterableDataset[Any]):
         if not self._going_on:
             self.count = 0
         self._going_on = False
-        with borrowed() if worker is None else nullcontext():
-            seed_all(mixed(self._seed, self._epoch, place, _COLLATE))
+        with self._draws.borrowed():
+            self._draws.seed(mixed(self._seed, self._epoch, place, _COLLATE))
             samples = iter(self.dataset)
         while True:
-            with borrowed() if worker is None else nullcontext():
-                seed_all(mixed(self._seed, self._epoch, place, self.count))
+            with self._draws.borrowed():
+                self._draws.seed(mixed(self._seed, self._epoch, place, self.count))
                 try:
                     sample = next(samples)
                 except StopIteration:

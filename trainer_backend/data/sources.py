@@ -21,7 +21,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from trainer_backend.data.order import Cut, DataPosition, cuts, epoch_order
-from trainer_backend.data.randomness import borrowed, mixed, seed_all
+from trainer_backend.data.randomness import Draws, mixed
 from trainer_backend.data.reading import (
     _COLLATE,
     Collate,
@@ -188,6 +188,7 @@ class IterableSource:
         self._samples: Iterator[Any] | None = None
         self._loader: Any = None
         self._place: tuple[int, int] | None = None
+        self._draws = Draws(collate)
 
     def take(self, position: DataPosition, size: int, *, epoch: int | None) -> Taken | None:
         """See `MicroBatchSource`."""
@@ -214,8 +215,8 @@ class IterableSource:
             consumed=position.consumed + len(samples),
         )
         indices = tuple(range(position.offset, behind.offset))
-        with borrowed():
-            seed_all(mixed(self._seed, position.epoch, position.offset, _COLLATE))
+        with self._draws.borrowed():
+            self._draws.seed(mixed(self._seed, position.epoch, position.offset, _COLLATE))
             batch = self._collate(samples)
         return Taken(Collated(batch, indices=indices, samples=len(samples)), position.epoch, behind)
 

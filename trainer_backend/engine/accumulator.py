@@ -27,11 +27,11 @@ from trainer_backend.engine.micro_batches import Loss
 from trainer_backend.engine.norms import total_norm
 from trainer_backend.engine.optimizer_step import OptimizerStep, clip_factor, is_usable
 from trainer_backend.engine.optimizers import prepare_state, refuse_untrainable
+from trainer_backend.engine.own_generators import OwnGenerator, own_generators
 from trainer_backend.engine.passes import Passes
 from trainer_backend.engine.precision import LossScaler, Precision, autocast
 from trainer_backend.engine.private_api import multiply_each
 from trainer_backend.engine.ranks import Ranks
-from trainer_backend.engine.snapshot import owners_of
 from trainer_backend.engine.sums import Sums
 from trainer_backend.engine.weight_copies import WeightCopies
 from trainer_backend.engine.window import Feed, NonFiniteError, WindowResult, WindowTotals
@@ -113,6 +113,7 @@ class Accumulator:
         """Windows so far whose update was applied; deferred ones are assumed applied until `flush`."""
         self.samples_seen = 0
         self.tokens_seen = 0
+        self._loss = loss
         self._judge = Judge(limit=non_finite_limit)
         self._reader = Reader(count=count, weights=weights, split=split)
         self._scaler = LossScaler(self.device) if precision == "fp16" else None
@@ -130,7 +131,7 @@ class Accumulator:
             masters=self._weights.masters, scaler=self._scaler, ranks=self._ranks, report=on_micro_batch,
             own_gradients=own_gradients,
             deferred=self.device.type != "cpu" if deferred is None else deferred,
-            owners=owners_of(loss),
+            owners=(loss,),
             on_batch_change=lambda path: self._emit(
                 Warned(code="loss-changes-batch", values={"tensor": path})
             ),
@@ -489,6 +490,10 @@ class Accumulator:
         if self._weights.average is None:
             raise GradaccError("This run keeps no average of its weights, so its decay cannot be changed.")
         self._weights.average.decay = decay
+
+    def own_generators(self) -> list[OwnGenerator]:
+        """Generators of random numbers that the model and the loss hold themselves, for a checkpoint."""
+        return list(own_generators(self.model, self._loss))
 
     def state_dict(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """For a checkpoint: tensors by name (masters, average), and plain values that JSON can hold.

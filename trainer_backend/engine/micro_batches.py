@@ -16,7 +16,7 @@ from trainer_backend.engine.norms import MicroBatchNorms, total_norm
 from trainer_backend.engine.precision import LossScaler
 from trainer_backend.engine.private_api import backward_from
 from trainer_backend.engine.sums import MicroBatchNumbers, Sums
-from trainer_backend.engine.terms import check_weight, host_weight, read_terms
+from trainer_backend.engine.terms import OWN_BACKWARD, check_weight, host_weight, read_terms
 from trainer_backend.errors import GradaccError
 from trainer_backend.protocol import MicroBatchMeasured
 from trainer_backend.tasks import Batch, LossTerm
@@ -130,10 +130,7 @@ class MicroBatches:
     def _any_terms(self, sums: Sums, piece: Piece, terms: tuple[LossTerm, ...], started: Instant) -> None:
         """The rest of a micro-batch, for any terms and for the first of a run: all is checked."""
         if not sums.rows and any(leaf.grad is not None for leaf in self.leaves):
-            raise GradaccError(
-                "A parameter has a gradient before the engine's first backward: the loss called .backward()"
-                " itself. Return the total and its weight, and leave the backward to the engine."
-            )
+            raise GradaccError(OWN_BACKWARD)
         places = self.denominators.places(terms)
         weights = self.denominators.by_number(places, [self._weight_of(term, piece) for term in terms])
         self.denominators.accept(terms, weights, later=bool(sums.rows))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
 
+from trainer_backend.engine.own_generators import OwnGenerator, own_generators
 from trainer_backend.engine.private_api import copy_each, places_of_buffers
 
 _TWISTER_BYTES: Final = 624 * 4 + 4
@@ -62,46 +63,6 @@ def _numpy_fingerprint(numpy: Any) -> Callable[[], bytes | None]:  # noqa: ANN40
     return read
 
 
-def own_generators(*owners: Any) -> Iterator[tuple[str, torch.Generator]]:  # noqa: ANN401 - any objects
-    """Generators of torch that a model's modules, or other objects, hold as attributes, with their paths.
-
-    A dropout with a generator of its own is such; torch knows of none of them.
-    """
-    seen: set[int] = set()
-    for owner in owners:
-        named = owner.named_modules() if isinstance(owner, torch.nn.Module) else [("", owner)]
-        for path, holder in named:
-            for name, value in list(getattr(holder, "__dict__", {}).items()):
-                if isinstance(value, torch.Generator) and id(value) not in seen:
-                    seen.add(id(value))
-                    yield f"{type(owner).__name__}.{path}{'.' if path else ''}{name}", value
-
-
-def owners_of(function: Any) -> tuple[Any, ...]:  # noqa: ANN401 - the user's own
-    """What a loss may draw from besides the model: the object that it is a method of, itself, its closure."""
-    inner = getattr(function, "func", function)  # functools.partial
-    cells = getattr(inner, "__closure__", None) or ()
-    held = []
-    for cell in cells:
-        try:
-            held.append(cell.cell_contents)
-        except ValueError:  # a name that was not bound yet
-            continue
-    bare = [_Held(value) for value in held if isinstance(value, torch.Generator)]
-    return (
-        getattr(inner, "__self__", inner),
-        *bare,
-        *(value for value in held if hasattr(value, "__dict__")),
-    )
-
-
-class _Held:
-    """A generator that a closure holds, as an attribute."""
-
-    def __init__(self, generator: torch.Generator) -> None:
-        self.generator = generator
-
-
 class Snapshot:
     """The model's buffers (BatchNorm's running mean …) and every RNG, as they were at a window's start.
 
@@ -114,9 +75,9 @@ class Snapshot:
         self._model = model
         self._owners = owners
         self._windows = 0
-        self._generators: list[torch.Generator] = []
-        """Of the model and the owners: the inventory is taken at the first windows and at every 16th."""
-        self._own: list[tuple[torch.Generator, torch.Tensor]] = []
+        self._generators: list[OwnGenerator] = []
+        """Of the model and the owners: looked for at windows 0, 1, 2, 4, 8 …, and at every 1024th."""
+        self._own: list[tuple[OwnGenerator, Any]] = []
         self._held: list[tuple[dict[str, torch.Tensor | None], str, torch.Tensor]] = []
         self._copies: list[torch.Tensor] = []
         self._torch_state: torch.Tensor | None = None
@@ -136,8 +97,9 @@ class Snapshot:
         if held or self._held:
             self._copy(held)
         self._torch_state = torch.get_rng_state()
-        if self._windows < 2 or self._windows % 16 == 0:
-            self._generators = [own for _, own in own_generators(self._model, *self._owners)]
+        windows = self._windows
+        if windows & (windows - 1) == 0 or windows % 1024 == 0:
+            self._generators = list(own_generators(self._model, *self._owners))
         self._windows += 1
         self._own = [(own, own.get_state()) for own in self._generators]
         self._python.take()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -12,6 +12,10 @@ from trainer_backend.errors import GradaccError
 from trainer_backend.tasks import LossTerm
 
 _TOTALS = (torch.float32, torch.float64)
+OWN_BACKWARD: Final = (
+    "A parameter has a gradient before the first backward of the window: the loss called .backward()"
+    " itself. Return the total and its weight, and leave the backward to gradacc."
+)
 
 
 def auxiliary(value: torch.Tensor, like: LossTerm, name: str) -> LossTerm:

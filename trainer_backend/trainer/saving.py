@@ -12,7 +12,6 @@ import torch
 
 from trainer_backend.data.order import DataPosition
 from trainer_backend.engine import Accumulator, load_optimizer_state, optimizer_state
-from trainer_backend.engine.snapshot import own_generators
 from trainer_backend.errors import GradaccError
 from trainer_backend.settings import Settings
 from trainer_backend.trainer.checkpoint import CheckpointError, CheckpointMisfitError, Saved
@@ -37,7 +36,7 @@ def take_out(accumulator: Accumulator, standing: Standing) -> Saved:
     training = {f"engine.{name}": tensor for name, tensor in tensors.items()}
     training |= {f"optimizer.{name}": tensor for name, tensor in optimizer_tensors.items()}
     training |= _generators(accumulator.device)
-    training |= {f"own.{path}": own.get_state() for path, own in own_generators(accumulator.model)}
+    training |= {f"own.{own.path}": own.packed() for own in accumulator.own_generators()}
     state = {
         "step": accumulator.step,
         "samples_seen": accumulator.samples_seen,
@@ -93,9 +92,9 @@ def put_back(accumulator: Accumulator, saved: Saved) -> Standing:
         load_optimizer_state(accumulator.optimizer, parts["optimizer"], state["optimizer"])
         accumulator.load_state_dict(parts["engine"], state["engine"])
         _restore_generators(parts["generator"], state, accumulator.device)
-        for path, own in own_generators(accumulator.model):
-            if path in parts["own"]:  # a checkpoint of an older version has none
-                own.set_state(parts["own"][path])
+        for own in accumulator.own_generators():
+            if own.path in parts["own"]:  # a checkpoint of an older version has none
+                own.unpack(parts["own"][own.path])
         return msgspec.convert(state["standing"], Standing)
     except (KeyError, TypeError, ValueError, RuntimeError, msgspec.ValidationError) as error:
         message = f"The checkpoint of step {state.get('step')} does not fit this run: {error}."

@@ -53,8 +53,7 @@ def _forgiving(stream: TextIO) -> TextIO:
                 io.BufferedWriter(ForgivingFile(stream.fileno(), "w", closefd=False)),
                 encoding="utf-8",
                 errors=ESCAPES,
-                line_buffering=stream.line_buffering,
-                write_through=stream.write_through,
+                line_buffering=True,  # the log is read while it is written
             )
     with suppress(OSError, ValueError):
         stream.reconfigure(errors=ESCAPES)  # a terminal's or pipe's encoding is its own

@@ -175,6 +175,7 @@ def plan(reference: Reference, steps: Sequence[int]) -> Iterator[PlannedWindow]:
         if uneven != equal:
             yield PlannedWindow(number, "ragged", uneven, best)
     most, fewest = usable[-1], usable[0]
+    yield PlannedWindow(fewest, "first", _uneven(reference, fewest), best)
     yield PlannedWindow(most, "tail", partitions.tail(total, most), best)
     yield PlannedWindow(most, "clip", partitions.equal(total, most), best)
     halves = partitions.equal(total, fewest)
@@ -288,7 +289,7 @@ def _against(
 def decoys(reference: Reference, window: PlannedWindow) -> list[object]:
     """A window of other samples before the one that counts, of another number of micro-batches."""
     subject = reference.subject
-    many = len(subject.decoys)
+    many = 0 if window.fold == "first" else len(subject.decoys)
     parts = min(3 if len(window.sizes) != 3 else 2, many // subject.smallest)
     if parts < 1:
         return []
@@ -404,7 +405,7 @@ def verdict_of(comparisons: Sequence[Comparison], culprits: Sequence[Culprit]) -
     """`equal` where all windows hold and equal the large batch; else what excuses the rest, or not."""
     if any(not culprit.stated for culprit in culprits) or not all(entry.holds for entry in comparisons):
         return "not-equal"
-    if all(entry.equals_large_batch for entry in comparisons):
+    if not culprits and all(entry.equals_large_batch for entry in comparisons):
         return "equal"
     return "per-micro-batch" if is_excused(culprits) else "not-equal"
 

@@ -12,6 +12,7 @@ from trainer_backend.errors import GradaccError
 from trainer_backend.protocol import Scalar
 from trainer_backend.verify import partitions
 from trainer_backend.verify.compare import Gradient, GradientDifference, added, compare
+from trainer_backend.verify.influence import collate_mixes, is_ratio, where_samples_mix
 from trainer_backend.verify.limits import CAPS
 from trainer_backend.verify.plain_pass import PlainPass, plain_pass
 from trainer_backend.verify.probe import Judged
@@ -22,8 +23,9 @@ _SAME: Final = 1e-6
 """Relative difference below which two totals are the same number (loss values may be fp32 inside)."""
 _HALF_ROUNDS: Final = 5e-2
 """What half precision alone may be wrong by."""
-_RATIOS: Final = ("dice", "iou", "jaccard", "tversky")
-_MAYBE_COLLATE: Final = frozenset({"samples-influence-each-other", "ratio", "other-denominator"})
+_MAYBE_COLLATE: Final = frozenset(
+    {"samples-influence-each-other", "model-mixes-samples", "ratio", "other-denominator"}
+)
 MOST_NAMED: Final = 8
 DiagnoseEngine: TypeAlias = Callable[[Reference, Sequence[Judged]], list[Culprit]]
 """Names what an engine did in windows that failed."""
@@ -33,6 +35,7 @@ def find_culprits(reference: Reference, judged: Sequence[Judged], diagnose: Diag
     """What breaks equality; empty where nothing does. Remarks are added to `reference`."""
     if not math.isfinite(reference.norm):
         return [Culprit(code="non-finite", where=_non_finite(reference.gradient))]
+    _remark_on_generators(reference)
     by_chance = chance(reference)
     _remark_on_precision(reference, judged if not by_chance else [])
     found = list(by_chance)
@@ -53,6 +56,9 @@ def find_culprits(reference: Reference, judged: Sequence[Judged], diagnose: Diag
         found.append(Culprit(code="half-precision", where=half))
     if (not_equal or failed) and not found:
         found.append(Culprit(code="unknown", where=_worst(judged)))
+    if reference.subject.by_splitting and collate_mixes(reference.subject):
+        stated = set(reference.one.terms) <= reference.stated
+        found.append(Culprit(code="collate-mixes-samples", stated=stated))
     return found
 
 
@@ -84,6 +90,13 @@ def is_excused(culprits: Sequence[Culprit]) -> bool:
 
 def _half(reference: Reference) -> tuple[str, ...]:
     return tuple(place for place, dtype in reference.narrowed.items() if dtype in HALF)[:MOST_NAMED]
+
+
+def _remark_on_generators(reference: Reference) -> None:
+    """Generators that no replay of a window can take back."""
+    subject = reference.subject
+    for path in sorted(filter(subject.is_out_of_reach, subject.drawn_from)):
+        reference.remarks.append(Remark(code="generator-out-of-reach", values={"generator": path}))
 
 
 def _remark_on_precision(reference: Reference, judged: Sequence[Judged]) -> None:
@@ -126,12 +139,22 @@ def chance(reference: Reference) -> list[Culprit]:
             reference.subject, reference.parts((reference.total,)), reference.precision
         ).gradient()
         is_random = compare(again, reference.gradient).error <= cap
-        return [Culprit(code="random-numbers" if is_random else "state", values={"error": floor.repeat})]
+        code = "random-numbers" if is_random else "state"
+        drawn = tuple(sorted(reference.subject.drawn_from)) if is_random else ()
+        return [Culprit(code=code, where=drawn, values={"error": floor.repeat})]
     if not floor.order <= cap:
-        return [
-            Culprit(code="order", values={"error": floor.order}, where=_unequal_terms_by_order(reference))
-        ]
+        terms = _unequal_terms_by_order(reference)
+        if (module := where_samples_mix(reference)) is not None:
+            return [_mixing(module, terms)]
+        return [Culprit(code="order", values={"error": floor.order}, where=terms)]
     return []
+
+
+def _mixing(module: str, terms: tuple[str, ...]) -> Culprit:
+    """That a module computes what it gives for a sample from other samples too."""
+    return Culprit(code="model-mixes-samples", where=(module or "the model's forward",), values={
+        "terms": ", ".join(terms), "module": module or "the model's forward",
+    })  # fmt: skip
 
 
 def _unequal_terms_by_order(reference: Reference) -> tuple[str, ...]:
@@ -275,8 +298,12 @@ def _term_culprit(reference: Reference, term: str, one: PlainPass, many: PlainPa
         code = "returns-mean"
     elif not _same(weights, once.weights[term]):
         code = "weight-not-additive"
-    elif _same(growth, 2.0) or any(word in term.lower() for word in _RATIOS):
-        code = "other-denominator" if means else "ratio"
+    elif means and _same(growth, 2.0):
+        code = "other-denominator"
+    elif is_ratio(reference, term):
+        code = "ratio"
+    elif (module := where_samples_mix(reference)) is not None:
+        return _mixing(module, (term,))
     else:
         code = "samples-influence-each-other"
     if means:

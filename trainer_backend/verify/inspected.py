@@ -23,9 +23,10 @@ def inspected(reference: Reference, culprits: Sequence[Culprit]) -> list[Remark]
         gradient_dtype=subject.gradient_dtype,
     )
     many = min(reference.total, subject.micro_batch_size)
-    with subject.controlled(precision):
+    model = subject.model(precision)
+    with subject.controlled(model, precision):
         found += inspect_loss(
-            subject.model(precision),
+            model,
             subject.loss,
             reference.parts((many,))[0],
             split_batch=subject.split,

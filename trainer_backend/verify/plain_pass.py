@@ -14,7 +14,8 @@ import torch
 
 from trainer_backend.engine.batches import size, to_device
 from trainer_backend.engine.precision import autocast
-from trainer_backend.engine.terms import host_weight, read_terms
+from trainer_backend.engine.terms import OWN_BACKWARD, host_weight, read_terms
+from trainer_backend.errors import GradaccError
 from trainer_backend.tasks import Batch
 from trainer_backend.verify.compare import Gradient, added, dense
 from trainer_backend.verify.report import ComputePrecision
@@ -123,7 +124,7 @@ def plain_pass(
     plain = PlainPass(tuple(parameters))
     device = subject.place(precision)
     context = None if precision == "fp64" else autocast(precision, device)
-    with subject.controlled(precision, seed=seed, heard=heard):
+    with subject.controlled(run, precision, seed=seed, heard=heard):
         for batch in batches:
             with around(run) if around is not None else contextlib.nullcontext():
                 _one(
@@ -145,6 +146,8 @@ def _one(
     """One micro-batch; its gradients are added to `plain`."""
     with context if context is not None else contextlib.nullcontext():
         terms = read_terms(subject.definition(model, batch))
+    if any(value.grad is not None for value in parameters.values()):
+        raise GradaccError(OWN_BACKWARD)
     part = PlainMicroBatch(_samples(subject, batch))
     norms: dict[str, float] = {}
     for left, term in enumerate(terms, start=1 - len(terms)):

@@ -146,7 +146,7 @@ def run_window(
     seen = recorder.seen
     started = perf_counter()
     try:
-        with subject.controlled(precision):
+        with subject.controlled(model, precision):
             if before:
                 engine.window(before)
             engine.max_grad_norm = max_grad_norm

@@ -15,7 +15,7 @@ from trainer_backend.published import Difference as Published
 
 Verdict: TypeAlias = Literal["equal", "per-micro-batch", "not-equal"]
 ComputePrecision: TypeAlias = Literal["fp64", "fp32", "bf16", "fp16"]
-Fold: TypeAlias = Literal["one", "equal", "ragged", "tail", "clip", "out-of-memory"]
+Fold: TypeAlias = Literal["one", "equal", "ragged", "first", "tail", "clip", "out-of-memory"]
 
 LIMITS: Final[dict[str, float]] = {"fp64": 1e-12, "fp32": 1e-5, "bf16": 2e-2, "fp16": 2e-2}
 """Relative L2 error that a precision is allowed at least."""

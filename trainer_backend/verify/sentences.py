@@ -39,6 +39,7 @@ MEANINGS: Final[dict[Verdict, str]] = {
 }
 FOLDS: Final[dict[str, str]] = {
     "one": "one batch",
+    "first": "first window of a run",
     "equal": "equal parts",
     "ragged": "ragged parts",
     "tail": "tail of an epoch",
@@ -99,6 +100,18 @@ CULPRITS: Final[dict[str, Said]] = {
         "GradCache gives the large batch exactly (two forwards); or state it: LossTerm(…, "
         "per_micro_batch=True).",
     ),
+    "model-mixes-samples": Said(
+        "What the model computes for a sample depends on the other samples of its micro-batch; first in "
+        "{module}.",
+        "Look there for a mean, a norm, attention or recurrence over the batch dimension (also a wrong "
+        "batch_first); where it is meant, state it: LossTerm(…, per_micro_batch=True).",
+    ),
+    "collate-mixes-samples": Said(
+        "collate mixes samples of a micro-batch with one another (as MixUp and CutMix do), so N "
+        "micro-batches mix other samples than one large batch; the sums over what was collated are exact.",
+        "Where that is meant, state it: LossTerm(…, per_micro_batch=True); else mix in the data set, sample "
+        "by sample.",
+    ),
     "samples-influence-each-other": Said(
         "Samples of a micro-batch influence each other in this loss term, so it is no sum over samples.",
         "With in-batch negatives, GradCache gives the large batch exactly; a statistic over the batch can be "
@@ -129,7 +142,7 @@ CULPRITS: Final[dict[str, Said]] = {
         "Weigh each sample by itself, not by its index in the batch.",
     ),
     "half-precision": Said(
-        "PlainMicroBatch of the gradient is computed in half precision whatever the run's precision is.",
+        "Part of the gradient is computed in half precision whatever the run's precision is.",
         "Take .half(), .bfloat16() or a fixed autocast off the model and the loss; sum losses in fp32.",
     ),
     "non-finite": Said(
@@ -157,6 +170,8 @@ REMARKS: Final[dict[str, str]] = {
     "large-batch-does-not-fit": "The large batch of {wanted} samples does not fit in memory. "
     "{samples} samples were "
     "compared with one batch; all {wanted} only between two cuts and two orders.",
+    "generator-out-of-reach": "Random numbers come from {generator}, which a window that is replayed (after "
+    "out of memory) and a resume cannot take back. Keep it as an attribute of the model or the task.",
     "collate-draws-lots": "Collating draws random numbers, so one collated batch was cut by split() instead.",
     "fewer-samples": "{samples} samples instead of {wanted}, which would take about {minutes} minutes here; "
     "--samples sets another number.",
@@ -282,7 +297,7 @@ def facts(report: VerifyReport, tr: Translate = english) -> list[tuple[str, str]
         ("Loss", plain(report.loss)),
         ("Denominator D", plain(report.denominator)),
         ("Gradient norm", plain(report.gradient_norm)),
-        ("ComputePrecision", report.precision),
+        ("Precision", report.precision),
         ("Reference", report.reference),
         ("Device", report.device),
         ("Duration", f"{report.duration_s:.1f} s"),

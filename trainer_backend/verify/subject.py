@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
@@ -12,9 +13,10 @@ from typing import Any, Final, Literal
 
 import torch
 
-from trainer_backend.data.randomness import borrowed, mixed, seed_all
+from trainer_backend.data.randomness import Draws, borrowed, mixed, seed_all
 from trainer_backend.engine import batches
 from trainer_backend.engine.batches import mapped, tensors_of
+from trainer_backend.engine.own_generators import OwnGenerator, is_generator, own_generators
 from trainer_backend.engine.private_api import BATCH_NORM
 from trainer_backend.errors import GradaccError, UsageError
 from trainer_backend.tasks import Batch, LossTerm, Task
@@ -61,10 +63,14 @@ class Subject:
         self.by_splitting = False
         """Cut the one collated batch instead of collating parts: where collating itself draws lots."""
         self._collate = collate
+        self._draws = Draws(task, collate)
         with borrowed():
             seed_all(_SEED)
             self._model = task.model()
         switch_off_dropout(self._model)
+        self._out_of_reach = list(_generators_of_modules(task, collate, *self._model.modules()))
+        self.drawn_from: set[str] = set()
+        """Paths of the generators of the user's own that passes have drawn from."""
         # A forward that was set on the module itself (activation checkpointing does so) belongs to
         # this very module, and a copy of it would run this one's weights.
         self._can_be_copied = not any("forward" in vars(module) for module in self._model.modules())
@@ -134,8 +140,8 @@ class Subject:
     def batch(self, numbers: Sequence[int], *, decoy: bool = False) -> Batch:
         """Samples by number, collated on the host."""
         source = self.decoys if decoy else self.samples
-        with borrowed():
-            seed_all(mixed(_SEED, 1, len(numbers), *numbers))
+        with self._draws.borrowed():
+            self._draws.seed(mixed(_SEED, 1, len(numbers), *numbers))
             return self._collate([source[number] for number in numbers])
 
     def parts(
@@ -170,25 +176,36 @@ class Subject:
     def collates_the_same_twice(self) -> bool:
         """Whether collating draws no lots."""
         numbers = range(min(4, len(self.samples)))
-        with borrowed():
-            given = []
-            for seed in (1, 2):
-                seed_all(seed)
-                given.append(self._collate([self.samples[number] for number in numbers]))
-        one, two = (dict(tensors_of(batch)) for batch in given)
+        one, two = (dict(tensors_of(self.collated(numbers, seed))) for seed in (1, 2))
         return one.keys() == two.keys() and all(
             one[key].shape == two[key].shape and torch.equal(one[key], two[key]) for key in one
         )
+
+    def collated(self, numbers: Sequence[int], seed: int) -> Batch:
+        """Samples by number, collated with random numbers of this seed."""
+        with self._draws.borrowed():
+            self._draws.seed(seed)
+            return self._collate([self.samples[number] for number in numbers])
+
+    def is_out_of_reach(self, path: str) -> bool:
+        """Whether a generator is no attribute of model or task, so that a replay cannot take it back."""
+        return any(own.path == path for own in self._out_of_reach)
 
     # ------------------------------------------------------------------------------------ running
 
     @contextmanager
     def controlled(
-        self, precision: ComputePrecision, *, seed: int | None = 0, heard: list[LossCall] | None = None
+        self,
+        model: torch.nn.Module,
+        precision: ComputePrecision,
+        *,
+        seed: int | None = 0,
+        heard: list[LossCall] | None = None,
     ) -> Iterator[None]:
         """Around forward and backward: dropout off, chance from `seed` (None: as it comes)."""
         with ExitStack() as stack:
             stack.enter_context(borrowed())
+            stack.enter_context(self._own_generators(model, seed))
             if seed is not None:
                 seed_all(mixed(_SEED, seed))
                 if self.device.type == "cuda":
@@ -197,6 +214,25 @@ class Subject:
                 stack.enter_context(in_fp64())
             stack.enter_context(ControlledRun(widen=precision == "fp64", heard=heard))
             yield
+
+    @contextmanager
+    def _own_generators(self, model: torch.nn.Module, seed: int | None) -> Iterator[None]:
+        """Around a pass: the user's own generators are seeded, noted where they were used, and put back."""
+        found = [*own_generators(model, self.task), *self._out_of_reach]
+        before = [own.get_state() for own in found]
+        for number, own in enumerate(found if seed is not None else ()):
+            own.seed(mixed(_SEED, seed or 0, number))
+        seeded = [own.packed() for own in found]
+        try:
+            yield
+        finally:
+            self.drawn_from |= {
+                own.path
+                for own, state in zip(found, seeded, strict=True)
+                if not torch.equal(own.packed(), state)
+            }
+            for own, state in zip(found, before, strict=True):
+                own.set_state(state)
 
     def loss(self, model: torch.nn.Module, batch: Batch) -> LossTerm | Iterable[LossTerm]:
         """The task's loss, as runs take it."""
@@ -207,6 +243,20 @@ class Subject:
         defined = method(self.task, "definition")
         given: LossTerm | Iterable[LossTerm] = (defined or self.task.loss)(model, batch)
         return given
+
+
+def _generators_of_modules(*makers: Any) -> Iterator[OwnGenerator]:  # noqa: ANN401 - any objects
+    """Generators that lie in the Python modules in which these objects' classes or functions are written."""
+    names = {
+        name
+        for maker in makers
+        for name in (getattr(maker, "__module__", None), type(maker).__module__)
+        if name is not None
+    }
+    for name in sorted(names):
+        for key, value in list(vars(sys.modules[name]).items()) if name in sys.modules else ():
+            if is_generator(value):
+                yield OwnGenerator(f"{name}.{key}", value)
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:

@@ -42,3 +42,11 @@ def test_a_pipe_keeps_its_encoding_and_gets_escapes() -> None:
         capture_output=True, timeout=60, check=True,
     )  # fmt: skip
     assert done.stdout.decode("cp1252").strip() == r"\u2713 \udc80"
+
+
+def test_each_line_is_in_the_log_when_it_is_printed(tmp_path: Path) -> None:
+    """Who watches a run reads it at once, and not 8 KB later."""
+    program = PROGRAM + "\nimport os\nprint('said before the end')\nos._exit(0)\n"
+    with (tmp_path / "trainer.log").open("wb") as log:
+        subprocess.run([sys.executable, "-c", program], cwd=ROOT, stdout=log, timeout=60, check=True)
+    assert "said before the end" in (tmp_path / "trainer.log").read_text("utf-8")
