@@ -81,7 +81,7 @@ def test_they_are_found_wherever_user_code_keeps_them() -> None:
 def test_global_generators_are_nobodys_own() -> None:
     """They are seeded and kept by name; the system's source has no state."""
     assert not is_generator(torch.default_generator)
-    assert not is_generator(random._inst)  # type: ignore[attr-defined]
+    assert not is_generator(random._inst)
     assert not is_generator(np.random.mtrand._rand)
     assert not is_generator(random.SystemRandom())
     assert not is_generator(3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -104,6 +105,30 @@ def test_workers_and_sizes_change_no_sample() -> None:
     assert [row[0] for row in plain[:23]] != [row[0] for row in plain[23:]]
     assert everything(stream_of(Numbered(), workers=2), steps=2, size=5) == plain
     assert everything(stream_of(Numbered()), steps=1, size=23) == plain
+
+
+class OwnNumbers(Numbered):
+    """Augments with generators of its own, one of them deep in a transform."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = np.random.default_rng(5)
+        self.transform = SimpleNamespace(steps=[SimpleNamespace(numbers=random.Random(5))])  # noqa: S311
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        """(number, what it drew)."""
+        drawn = self.numbers.random() + self.transform.steps[0].numbers.random()
+        return torch.tensor([float(index), drawn], dtype=torch.float64)
+
+
+def test_generators_that_a_data_set_holds_give_the_same_under_any_workers() -> None:
+    """They are seeded by the sample's place too, and stand afterwards as before in this process."""
+    data = OwnNumbers()
+    before = data.numbers.bit_generator.state
+    plain = everything(stream_of(data))
+    assert data.numbers.bit_generator.state == before
+    assert len({row[1] for row in plain}) == len(plain)
+    assert everything(stream_of(OwnNumbers(), workers=2), steps=2, size=5) == plain
 
 
 @pytest.mark.parametrize("workers", [0, 2])
