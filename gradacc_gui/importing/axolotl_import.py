@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import PurePath
 from typing import Any, Final
 
@@ -34,6 +33,8 @@ from trainer_backend.config_check import show
 SHARE: Final = 0.03
 MOST_STEPS: Final = 100
 """Their warm-up where none is given: this share of the run, at most so many steps."""
+LEAST_STEPS: Final = 2
+"""What they make of a warm-up of one step."""
 
 
 def _refuse(reading: KeyReading) -> None:
@@ -84,6 +85,10 @@ def _read_rate(reading: KeyReading, curve: TheirCurve) -> None:
 def _read_warm_up(reading: KeyReading, curve: TheirCurve) -> None:
     if reading.has("warmup_steps") or reading.has("warmup_ratio") or not curve.has_warm_up:
         put_warm_up(reading, curve)
+        if curve.has_warm_up and reading.number("warmup_steps") == 1:
+            samples = LEAST_STEPS * batch_of(reading)
+            note = f"they make {LEAST_STEPS} steps of 1"
+            reading.put("schedule.warmup_samples", samples, "warmup_steps", note=note)
         return
     total = reading.values.get("run.max_optimizer_steps")
     if total is None:
@@ -95,7 +100,7 @@ def _read_warm_up(reading: KeyReading, curve: TheirCurve) -> None:
         )
         return
     steps = min(int(SHARE * total), MOST_STEPS)
-    steps = 2 if steps == 1 else steps  # as they do
+    steps = LEAST_STEPS if steps == 1 else steps
     reading.put(
         "schedule.warmup_samples",
         steps * batch_of(reading),
@@ -159,9 +164,11 @@ def _read_rhythm(reading: KeyReading) -> None:
     steps, key = reading.number("eval_steps"), "eval_steps"
     former = "evaluation_strategy" if reading.has("evaluation_strategy") else "eval_strategy"
     happen = bool(held or reading.is_used("test_datasets")) and str(reading.value(former)) != "no"
-    if not steps and reading.number("evals_per_epoch"):
-        steps, key = _share_of_run(reading, "evals_per_epoch"), "evals_per_epoch"
-    if happen and steps:
+    times = reading.number("evals_per_epoch")
+    if happen and times and not steps:
+        why = f"They evaluate {times:g} times an epoch: enter the number of training samples / {times:g}."
+        reading.ask(EVALUATE, why, "evals_per_epoch")
+    elif happen and steps:
         put_every(reading, EVALUATE, steps, key, former)
     elif happen and str(reading.value(former)) == "epoch":
         reading.ask(
@@ -173,13 +180,6 @@ def _read_rhythm(reading: KeyReading) -> None:
         reading.settle("saves_per_epoch", "gradacc saves every 10 minutes, at a stop and at the end.")
     strategy = "steps" if reading.has("save_steps") else str(reading.value("save_strategy"))
     put_saves(reading, strategy=strategy, keep=4)
-
-
-def _share_of_run(reading: KeyReading, key: str) -> float | None:
-    """So many times an epoch as a share of the run; None where that is less than once in the run."""
-    times = (reading.number(key) or 0.0) * (reading.number("num_epochs") or 1.0)
-    share = 1.0 / times if times > 0 else math.inf
-    return share if share < 1 else None
 
 
 def _read_model(reading: KeyReading) -> None:

@@ -235,6 +235,10 @@ _ADAPTERS: Final[KeyRows] = (
         lisa_n_layers=None,
         lisa_step_interval=None,
     )
+    | changes(
+        "They let all experts learn from every token (DenseMixer). Here only the chosen ones do.",
+        dense_mixer=None,
+    )
     | changes("They adapt with other matrices (MoRA). Here it is LoRA.", mora=None)
     | harmless(
         "Belongs to a method that is off, or concerns memory.",

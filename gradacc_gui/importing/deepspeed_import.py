@@ -51,6 +51,7 @@ DEEPSPEED_ROWS: Final[KeyRows] = (
     | harmless(
         "Concerns speed, memory or what is logged; the result is the same but for rounding.",
         """
+        _comment comms_config monitor_config
         activation_checkpointing aio autotuning checkpoint comms_logger comet csv_monitor wandb tensorboard
         data_types grad_accum_dtype dump_state flops_profiler memory_breakdown wall_clock_breakdown
         steps_per_print timers eigenvalue nebula compile dataloader_drop_last load_universal_checkpoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NoReturn
 
-from gradacc_gui.importing.account import Imported, KeyClass, KeyLine, OpenKey
+from gradacc_gui.importing.account import Imported, KeyClass, KeyLine, OpenKey, shown
 from gradacc_gui.importing.key_rows import KeyRow, KeyRows
 from trainer_backend.config_check import Problem, check, check_value, fields, section_types, show
 from trainer_backend.errors import UsageError
@@ -209,7 +209,7 @@ class KeyReading:
         """Raise RefusedError for the first key that says the file is for something else."""
         for key, row in self.rows.items():
             if row.fate == "refuses" and key in self.given and not row.is_unused(self.given[key]):
-                message = f"{key} = {show(self.given[key])}: {row.words}"
+                message = f"{key} = {shown(self.given[key])}: {row.words}"
                 raise RefusedError(message)
 
     def finish(self) -> Imported:

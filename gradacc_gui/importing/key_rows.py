@@ -14,7 +14,7 @@ Fate: TypeAlias = Literal["read", "changes", "harmless", "refuses"]
 NOTHING: Final = frozenset({"", "none", "null", "no", "off", "false", "[]", "{}"})
 """Words that mean a key is not used."""
 
-SUPERVISED_ONLY: Final = "gradacc trains supervised only, so this file is not imported."
+SUPERVISED_ONLY: Final = "gradacc does supervised training only, so this file is not imported."
 """The end of a refusal."""
 
 

@@ -174,6 +174,16 @@ def _read_rows(reading: KeyReading) -> None:
         reading.put("data.shuffle", False, "disable_shuffling")
 
 
+def _read_purpose(reading: KeyReading) -> None:
+    """Say where a file is not for training at all: their defaults would fill a whole recipe."""
+    others = [key for key in ("export_dir", "infer_backend", "do_predict") if reading.is_used(key)]
+    if others and not reading.flag("do_train") and not reading.is_used("num_train_epochs"):
+        reading.say(
+            f"{', '.join(others)}: this file is for using a model, not for training one. What it does not say"
+            " about training is LLaMA-Factory's default."
+        )
+
+
 def _read_sets(reading: KeyReading) -> None:
     happen = read_rhythm(reading)
     names = reading.texts("dataset") or []
@@ -228,6 +238,7 @@ LLAMA_FACTORY: Final = Program(
         _read_model,
         _read_rows,
         _read_sets,
+        _read_purpose,
         read_named_optimizers,
     ),
     signs=frozenset(FACTORY_ROWS)

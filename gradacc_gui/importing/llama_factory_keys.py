@@ -99,6 +99,11 @@ _TUNING: Final[KeyRows] = (
     | harmless(
         "Concerns how the work is spread over devices, or what is logged.",
         """
+        tensor_model_parallel_size pipeline_model_parallel_size expert_model_parallel_size
+        context_parallel_size sequence_parallel virtual_pipeline_model_parallel_size
+        use_distributed_optimizer overlap_param_gather overlap_grad_reduce recompute_granularity
+        bias_activation_fusion apply_rope_fusion moe_grouped_gemm moe_token_dispatcher_type mixed_precision
+        use_packed_sequences export_hf_on_finish megatron_bridge_args
         use_mca use_megatron_bridge use_hyper_parallel hyper_parallel_args hyper_parallel_cp_size
         compute_accuracy plot_loss include_effective_tokens_per_second use_swanlab swanlab_project
         swanlab_workspace swanlab_run_name swanlab_mode swanlab_api_key swanlab_logdir

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Final
 
 from gradacc_gui.importing.key_reading import KeyReading, RefusedError
@@ -83,6 +84,13 @@ ADAPTER: Final[dict[str, Any]] = {"r": 8, "lora_alpha": 16, "lora_dropout": 0.05
 """What their plug-in `lora` takes where its table does not say."""
 
 
+PAIRS: Final = ("dpo", "orpo", "simpo", "kto", "preference", "pairwise")
+OTHER_DATA: Final = re.compile(
+    rf"(?:^|[^a-z])({'|'.join(PAIRS)}|multimodal|vision|images?)(?![a-z])", re.IGNORECASE
+)
+"""This layout does not name what is trained: only the name of its data may."""
+
+
 def plug_in(reading: KeyReading, key: str) -> dict[str, Any]:
     """A table that names a plug-in, also as JSON in a text. Raises UsageError."""
     value = reading.value(key)
@@ -107,6 +115,10 @@ def _refuse(reading: KeyReading) -> None:
         message = f"model_class = {show(kind)} is no language model. {SUPERVISED_ONLY}"
         raise RefusedError(message)
     reading.settle("model_class", "A language model, as here.")
+    if (name := reading.text("train_dataset")) is not None and (found := OTHER_DATA.search(name)):
+        what = "preference pairs" if found[1].lower() in PAIRS else "pictures (images) beside text"
+        message = f"train_dataset = {show(name)} is, by its name, data of {what}. {SUPERVISED_ONLY}"
+        raise RefusedError(message)
     reading.say(
         "This layout does not name the kind of training: it is read as supervised fine-tuning, not DPO."
     )

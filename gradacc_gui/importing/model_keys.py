@@ -114,12 +114,15 @@ def put_alpha(reading: KeyReading, key: str, alpha: float, note: str = "") -> No
 
 
 def leave_remote_code(reading: KeyReading, key: str = "trust_remote_code") -> None:
-    """Note that a model's own Python is not run because a file of another program says so."""
+    """Note that a model's own Python is not run because a file of another program says so.
+
+    A model without any trains alike, and one that needs it does not start: nothing differs in silence.
+    """
     if reading.flag(key):
-        reading.leave(
+        reading.settle(
             key,
-            "They would run the model's own Python files. Here that is never done without being asked:"
-            " read them, then set task.trust_remote_code.",
+            "A model's own Python files are never run because a file says so. Where a model needs them, read"
+            " them, then set task.trust_remote_code.",
         )
     else:
         reading.settle(key, "It is off.")

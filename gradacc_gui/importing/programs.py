@@ -22,10 +22,18 @@ PROGRAMS: Final = (TRAINER, SFT, LLAMA_FACTORY, LLAMA_FACTORY_V1, AXOLOTL, ACCEL
 """Where two know as many keys of a file, the one with more signs, then the earlier counts."""
 
 
+LEAST_KNOWN: Final = 1 / 3
+"""Of a file's keys: one word in common, as "template", makes no configuration of a program."""
+
+
 def program_of(given: dict[str, Any]) -> Program | None:
     """The program that knows most of a file's keys, of those with a sign in it."""
     keys = given.keys()
-    found = [program for program in PROGRAMS if program.signs & keys]
+    found = [
+        program
+        for program in PROGRAMS
+        if program.signs & keys and len(program.rows.keys() & keys) >= LEAST_KNOWN * len(keys)
+    ]
     return max(
         found,
         key=lambda program: (len(program.rows.keys() & keys), len(program.signs & keys)),

@@ -7,7 +7,7 @@ from typing import Final
 from gradacc_gui.importing.key_reading import KeyReading
 from gradacc_gui.importing.key_rows import Program
 from gradacc_gui.importing.length_keys import put_batch, put_evaluations, put_length, put_saves
-from gradacc_gui.importing.model_keys import put_model
+from gradacc_gui.importing.model_keys import leave_remote_code, put_model
 from gradacc_gui.importing.optimizer_keys import put_arguments, put_clipping, put_numbers, put_optimizer
 from gradacc_gui.importing.schedule_keys import put_schedule, put_warm_up
 from gradacc_gui.importing.trainer_keys import SCRIPT_ROWS, TRAINER_ROWS
@@ -120,6 +120,7 @@ def read_data(reading: KeyReading) -> None:
     """Model and data of the example scripts; TrainingArguments alone name neither."""
     happen = read_rhythm(reading)
     reading.put("task.method", "full")
+    leave_remote_code(reading)
     if (model := reading.text("model_name_or_path")) is not None:
         put_model(reading, "model_name_or_path", model)
     file, name = reading.text("train_file"), reading.text("dataset_name")

@@ -215,6 +215,7 @@ SCRIPT_ROWS: Final[KeyRows] = (
         validation_file=None,
         validation_split_percentage=5,
         block_size=None,
+        trust_remote_code=False,
     )
     | changes(
         "They use the first of these many samples. Here all are used; shorten the file.",
@@ -228,11 +229,6 @@ SCRIPT_ROWS: Final[KeyRows] = (
         "They change the model's configuration so. Here it stays as it was saved.", config_overrides=None
     )
     | changes("They load another tokenizer. Here it is the model's own.", tokenizer_name=None)
-    | changes(
-        "They would run the model's own Python files. Here that is never done without being asked: read them,"
-        " then set task.trust_remote_code.",
-        trust_remote_code=False,
-    )
     | harmless(
         "Concerns their program, not the result.",
         config_name=None,
