@@ -79,6 +79,8 @@ class RunState(enum.StrEnum):
     FAILED = "failed"
     INTERRUPTED = "interrupted"
     """No trainer lives and none said how it ended: killed, crashed, or the machine went down."""
+    WAITING = "waiting"
+    """It waits in the queue. No facts tell this; the queue's own files do."""
     DAMAGED = "damaged"
     """Its directory cannot be read. No facts tell this; whoever failed to read them does."""
 

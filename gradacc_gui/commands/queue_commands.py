@@ -14,10 +14,9 @@ import msgspec
 from gradacc_gui.commands.running import apply_settings
 from gradacc_gui.commands.verify import ready_interpreter
 from gradacc_gui.person import person
-from gradacc_gui.queueing import slots
-from gradacc_gui.queueing.entries import GOOD, Entry, Queue, QueueSettings
+from gradacc_gui.queueing.entries import GOOD, Queue
 from gradacc_gui.queueing.runner import ensure_runner, is_at_work, leave_runners
-from gradacc_gui.queueing.waiting import is_unstarted, why_it_waits
+from gradacc_gui.queueing.waiting import is_unstarted, look
 from gradacc_gui.session.launch import new_run
 from gradacc_gui.session.runs import delete_run, summarise
 from trainer_backend.errors import UsageError
@@ -67,41 +66,34 @@ def _begin(queue: Queue) -> None:
 def show(arguments: argparse.Namespace) -> int:
     """`gradacc queue list`: what runs, what waits and for what, and what was done last."""
     queue = Queue()
-    settings, live = queue.settings(), slots.taken()
-    running = [entry.run for entry in queue.running()]
-    waiting = queue.waiting()
-    whys = [why_it_waits(entry, settings, live) for entry in waiting]
-    done = queue.done()[: arguments.done]
+    view = look(queue)
+    done = view.done[: arguments.done]
     if arguments.json:
         told = {
-            "settings": msgspec.to_builtins(settings),
+            "settings": msgspec.to_builtins(view.settings),
             "runner": is_at_work(queue),
-            "running": running,
+            "running": view.running,
             "waiting": [
-                {"place": place, "id": entry.run, "waits_for": why}
-                for place, (entry, why) in enumerate(zip(waiting, whys, strict=True), 1)
+                {"place": one.place, "id": one.entry.run, "waits_for": one.waits_for} for one in view.waiting
             ],
             "done": msgspec.to_builtins(done),
         }
         print(json.dumps(told))
         return 0
-    _print(settings, running, list(zip(waiting, whys, strict=True)))
-    for one in reversed(done):
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.done_at))
-        reason = one.reason.splitlines()[0] if one.reason and one.outcome not in GOOD else ""
-        print("  ".join(filter(None, (one.outcome, one.run, when, reason))))
-    return 0
-
-
-def _print(settings: QueueSettings, running: list[str], waiting: list[tuple[Entry, str]]) -> None:
-    if settings.paused:
-        print(f"The queue is paused ({settings.why_paused}). `gradacc queue resume` starts it again.")
-    if not running and not waiting:
+    if view.settings.paused:
+        print(f"The queue is paused ({view.settings.why_paused}). `gradacc queue resume` starts it again.")
+    if not view.running and not view.waiting:
         print("Nothing waits. `gradacc queue add RECIPE` adds a run.")
-    for run in running:
+    for run in view.running:
         print(f"running  {run}")
-    for place, (entry, why) in enumerate(waiting, 1):
-        print(f"{place:7}  {entry.run}  {why}")
+    for one in view.waiting:
+        print(f"{one.place:7}  {one.entry.run}  {one.waits_for}")
+    for ended in reversed(done):
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(ended.done_at))
+        bad = ended.outcome not in GOOD and ended.reason
+        reason = ended.reason.splitlines()[0] if bad else ""
+        print("  ".join(filter(None, (ended.outcome, ended.run, when, reason))))
+    return 0
 
 
 def move(arguments: argparse.Namespace) -> int:

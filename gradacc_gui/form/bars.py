@@ -181,6 +181,7 @@ class StartBar(QWidget):
     """The buttons are enabled only while everything is right."""
 
     start_clicked = Signal()
+    queue_clicked = Signal()
     verify_clicked = Signal()
     look_clicked = Signal()
 
@@ -202,12 +203,19 @@ class StartBar(QWidget):
         self.start = button(tr("Start"), role="primary", clicked=self.start_clicked.emit)
         self.start.setShortcut(QKeySequence("Ctrl+Return"))
         self.start.setToolTip(tr("Start the run (Ctrl+Return)"))
+        self.queue = button(tr("Add to queue"), clicked=self.queue_clicked.emit)
+        self.queue.setToolTip(tr("Start the run as soon as its device is free (Ctrl+Shift+Return)"))
+        self.queue.setShortcut(QKeySequence("Ctrl+Shift+Return"))
         column.addWidget(self.look)
         column.addWidget(self.why)
         column.addLayout(self.box)
         self.box.addWidget(self.verify)
-        self.box.addWidget(self.start)
-        for made in (self.verify, self.start):
+        beside = QHBoxLayout()
+        beside.setSpacing(space(2))
+        beside.addWidget(self.queue)
+        beside.addWidget(self.start, 1)
+        self.box.addLayout(beside)
+        for made in (self.verify, self.queue, self.start):
             made.setMinimumHeight(34)
         self.say(faults=0, why="")
 
@@ -222,7 +230,7 @@ class StartBar(QWidget):
         self.look.setVisible(bool(faults))
         put(self.why, "" if faults else why)
         self.why.setVisible(bool(self.why.text()))
-        for made in (self.verify, self.start):
+        for made in (self.verify, self.queue, self.start):
             made.setEnabled(not faults and not why)
 
     def set_horizontal(self, horizontal: bool) -> None:

@@ -48,11 +48,12 @@ WARM_UP_MS: Final = 1500
 class FormPage(QWidget):
     """A recipe as a form. Emits a whole, checked recipe, or nothing.
 
-    `start_requested` and `verify_requested` carry the recipe's text, the folder that its relative paths
-    start in, the run's name, and the interpreter's path.
+    `start_requested`, `queue_requested` and `verify_requested` carry the recipe's text, the folder that its
+    relative paths start in, the run's name, and the interpreter's path.
     """
 
     start_requested = Signal(str, Path, str, str)
+    queue_requested = Signal(str, Path, str, str)
     verify_requested = Signal(str, Path, str, str)
 
     def __init__(self) -> None:
@@ -165,6 +166,7 @@ class FormPage(QWidget):
             made.installEventFilter(self)
         self.start_bar.look_clicked.connect(self.look)
         self.start_bar.start_clicked.connect(lambda: self._emit(self.start_requested))
+        self.start_bar.queue_clicked.connect(lambda: self._emit(self.queue_requested))
         self.start_bar.verify_clicked.connect(lambda: self._emit(self.verify_requested))
 
     def _order_focus(self) -> None:

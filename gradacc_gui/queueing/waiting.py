@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -20,6 +20,8 @@ class WaitingRun(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     place: int
     waits_for: str
+    skipped: bool
+    """It cannot be started: `waits_for` says why."""
     unstarted: bool
     """It was never trained, so that removing it from the queue deletes it."""
 
@@ -39,22 +41,36 @@ def look(queue: Queue | None = None) -> QueueView:
     queue = queue or Queue()
     entries = queue.waiting()
     settings = queue.settings()
-    live = slots.taken() if entries else []
     return QueueView(
         settings=settings,
         running=tuple(entry.run for entry in queue.running()),
-        waiting=tuple(
-            WaitingRun(
-                entry=entry,
-                name=entry.directory.asked_name or entry.run,
-                place=place,
-                waits_for=why_it_waits(entry, settings, live),
-                unstarted=is_unstarted(entry),
-            )
-            for place, entry in enumerate(entries, 1)
-        ),
+        waiting=tuple(_waiting_runs(entries, settings, slots.taken() if entries else [])),
         done=tuple(queue.done()),
     )
+
+
+def _waiting_runs(
+    entries: Sequence[Entry], settings: QueueSettings, live: list[Taken]
+) -> Iterator[WaitingRun]:
+    """Each with what it waits for: a live run, or one that stands before it."""
+    for place, entry in enumerate(entries, 1):
+        name = entry.directory.asked_name or entry.run
+        fault = _fault(entry)
+        yield WaitingRun(
+            entry=entry,
+            name=name,
+            place=place,
+            waits_for=fault or _why_it_waits(entry, settings, live),
+            skipped=bool(fault),
+            unstarted=is_unstarted(entry),
+        )
+        if not fault and (device := _free_device(entry, settings, live)) is not None:
+            live = [*live, Taken(entry.directory, name, (device,))]
+
+
+def _free_device(entry: Entry, settings: QueueSettings, live: Sequence[Taken]) -> str | None:
+    asked = slots.wanted(entry.directory.recipe_value("run.device"))
+    return slots.free_device(asked, live, cpu_runs=settings.cpu_runs, kept_free=settings.kept_free)
 
 
 def is_unstarted(entry: Entry) -> bool:
@@ -62,25 +78,30 @@ def is_unstarted(entry: Entry) -> bool:
     return entry.head == 0 and not entry.directory.journal_path.exists()
 
 
-def why_it_waits(entry: Entry, settings: QueueSettings, live: Sequence[Taken]) -> str:
-    """What a waiting run waits for; or what is wrong with it, so that it will be skipped."""
-    run = entry.directory
-    if not run.path.is_dir():
-        return tr("Its folder was deleted; it will be skipped.")
-    try:
-        asked = slots.wanted(run.recipe().config.run.device)
-    except GradaccError as error:
-        return tr("It will be skipped: {reason}").format(reason=str(error).splitlines()[0])
+def _why_it_waits(entry: Entry, settings: QueueSettings, live: Sequence[Taken]) -> str:
     if settings.paused:
         return tr("waits: the queue is paused")
+    asked = slots.wanted(entry.directory.recipe_value("run.device"))
     allowed = [device for device in asked if device not in settings.kept_free]
     if not allowed:
         return tr("waits: the queue keeps {devices} free").format(devices=", ".join(map(shown, asked)))
-    if slots.free_device(allowed, live, cpu_runs=settings.cpu_runs) is not None:
+    if _free_device(entry, settings, live) is not None:
         return tr("starts next")
     other = slots.in_the_way(allowed, live)
     devices = tr("a GPU") if len(allowed) > 1 else shown(allowed[0])
     return tr("waits for {device} ({name})").format(device=devices, name=other.name if other else "")
+
+
+def _fault(entry: Entry) -> str:
+    """Why a waiting run cannot be started; empty when it can."""
+    run = entry.directory
+    if not run.path.is_dir():
+        return tr("Its folder was deleted; it will be skipped.")
+    try:
+        run.recipe()
+    except GradaccError as error:
+        return tr("It will be skipped: {reason}").format(reason=str(error).splitlines()[0])
+    return ""
 
 
 def shown(device: str) -> str:

@@ -13,6 +13,7 @@ from trainer_backend.run_facts import RunState
 STATE_WORDS: Final[dict[RunState | None, tuple[str, str]]] = {
     None: ("No run", "muted"),
     RunState.PENDING: ("Not started", "muted"),
+    RunState.WAITING: ("Waiting", "accent"),
     RunState.LOADING: ("Loading", "accent"),
     RunState.RUNNING: ("Running", "ok"),
     RunState.PAUSING: ("Pausing", "warning"),

@@ -8,6 +8,11 @@ from typing import Final
 
 import msgspec
 
+from gradacc_gui.person import person
+from gradacc_gui.queueing import slots
+from gradacc_gui.queueing.entries import Entry, Queue
+from gradacc_gui.queueing.runner import ensure_runner
+from gradacc_gui.queueing.waiting import shown
 from gradacc_gui.session.interpreter import Install, Interpreter, installs, probe
 from gradacc_gui.session.launch import START_MARK, Launch, preflight, start
 from trainer_backend.recipe import (
@@ -50,10 +55,37 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
     run: RunDirectory | None = None
     from_step: int | None = None
     """Of an old run: the checkpoint to go back to; None is its last."""
+    queued: bool = False
+    """Put it into the queue instead of starting it now."""
 
     def title(self) -> str:
         """What it is called while it starts."""
         return self.run.id if self.run is not None else self.name
+
+
+class TakenDevice(msgspec.Struct, frozen=True):
+    """The device that a run would start on has a run already."""
+
+    device: str
+    """In words: GPU 1, CPU."""
+    run: str
+    """The name of the run that has it."""
+
+
+def taken_device(request: StartRequest) -> TakenDevice | None:
+    """What is in the way of a start; None where every device, or the one that is asked for, is free.
+
+    Raises UsageError for a recipe that cannot be read.
+    """
+    if request.run is not None:
+        asked = request.run.recipe_value("run.device")
+    else:
+        asked = recipe_of(request).config.run.device
+    devices = slots.wanted(asked)[:1]  # a start takes the first, whatever else is free
+    other = slots.in_the_way(devices, slots.taken())
+    if other is None or other.run == request.run:
+        return None
+    return TakenDevice(shown(devices[0]), other.name)
 
 
 def recipe_of(request: StartRequest) -> Recipe:
@@ -64,8 +96,11 @@ def recipe_of(request: StartRequest) -> Recipe:
     return recipe_from_document(parse_document(request.text, where), folder=Path(request.folder), where=where)
 
 
-def begin(request: StartRequest, prepared: ReadyInterpreter) -> Launch:
-    """Install what is missing, make the run's directory, start the trainer. Raises GradaccError. Waits."""
+def begin(request: StartRequest, prepared: ReadyInterpreter) -> Launch | Entry:
+    """Install what is missing, make the run's directory, start the trainer or queue the run.
+
+    Raises GradaccError. Waits.
+    """
     recipe = recipe_of(request) if request.run is None else None
     if recipe is not None and (problems := preflight(recipe)):
         raise RecipeError(request.name or "recipe", problems)
@@ -76,6 +111,11 @@ def begin(request: StartRequest, prepared: ReadyInterpreter) -> Launch:
         assert recipe is not None
         text = recipe_for_run(recipe, recipe_path=request.recipe_path).text
         run = RunDirectory.create(text, name=request.name or recipe.config.run.name or "run")
+    if request.queued:
+        waits = next((entry for entry in Queue().waiting() if entry.run == run.id), None)
+        entry = waits or Queue().add(run, prepared.interpreter.executable, asked_by=person())
+        ensure_runner()
+        return entry
     return start(run, prepared.interpreter, from_step=request.from_step)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from PySide6.QtCore import Qt, QTimer
 from PySide6.QtGui import QCloseEvent, QKeySequence, QShortcut
 from PySide6.QtWidgets import (
@@ -23,6 +24,9 @@ from PySide6.QtWidgets import (
 )
 
 from gradacc_gui.assets import asset
+from gradacc_gui.queueing.entries import Entry, Queue
+from gradacc_gui.queueing.runner import ensure_runner, leave_runners, reap_runners
+from gradacc_gui.queueing.waiting import QueueView, WaitingRun, look
 from gradacc_gui.remembered import Preferences
 from gradacc_gui.run import starter
 from gradacc_gui.run.attachment import Attachment
@@ -73,7 +77,8 @@ class MainWindow(QMainWindow):
         self._ticks = 0
         self._shown_at = 0.0
         self._may_close = False
-        self.starts = Starts(self, self.background, self._began, self._fail)
+        self._to_queue: list[Path] = []
+        self.starts = Starts(self, self.background, self._began, self._queued, self._fail)
         self._make_form = make_form_page or make_form
         self._build(themes)
         self._connect()
@@ -125,6 +130,10 @@ class MainWindow(QMainWindow):
         self.live.go_back_requested.connect(self.resume)
         self.runs.open_requested.connect(self.open_run)
         self.runs.delete_requested.connect(self._delete)
+        self.runs.queue_panel.recipes_chosen.connect(self._queue_recipes)
+        self.runs.queue_panel.changed.connect(self._change_queue)
+        self.runs.queue_panel.start_requested.connect(self._start_waiting)
+        self.runs.queue_panel.open_requested.connect(self.open_run)
         self.settings.keep_awake_changed.connect(lambda _on: self._keep_awake())
 
     def _build_shortcuts(self) -> None:
@@ -177,6 +186,7 @@ class MainWindow(QMainWindow):
     def _build_form(self) -> Any:  # noqa: ANN401 - FormPage, imported late
         form = self._make_form()
         form.start_requested.connect(self._start_from_form)
+        form.queue_requested.connect(self._queue_from_form)
         form.verify_requested.connect(self._verify_recipe)
         return form
 
@@ -245,6 +255,26 @@ class MainWindow(QMainWindow):
     def _start_from_form(self, text: str, folder: Path, name: str, python: str) -> None:
         self._start(starter.StartRequest(text=text, folder=str(folder), name=name), python)
 
+    def _queue_from_form(self, text: str, folder: Path, name: str, python: str) -> None:
+        request = starter.StartRequest(text=text, folder=str(folder), name=name, queued=True)
+        self._start(request, python)
+
+    def _queue_recipes(self, paths: list[str]) -> None:
+        """Add recipe files to the queue, one after the other."""
+        self._to_queue += [Path(path) for path in paths]
+        self._queue_next()
+
+    def _queue_next(self) -> None:
+        if not self._to_queue or self.starts.pending is not None:
+            return
+        try:
+            request = starter.request_for_recipe(self._to_queue.pop(0))
+        except GradaccError as error:
+            self._fail(str(error))
+            self._queue_next()
+            return
+        self._start(msgspec.structs.replace(request, queued=True), self.preferences.interpreter)
+
     def resume(self, run: RunDirectory, from_step: int | None = None) -> None:
         """Start a new attempt of a run that ended, from the checkpoint of `from_step`, else its last."""
         request = starter.StartRequest(run=run, from_step=from_step)
@@ -258,9 +288,26 @@ class MainWindow(QMainWindow):
     def _began(self, launch: Launch) -> None:
         self.open_run(launch.run, launch)
 
+    def _queued(self, entry: Entry) -> None:
+        self.live.set_starting(False)
+        self.show_page("runs")
+        self.runs.queue_panel.tell(
+            tr("{name} waits in the queue.").format(name=entry.directory.asked_name or entry.run)
+        )
+        self._queue_next()
+
     def _fail(self, sentence: str) -> None:
         self.live.set_starting(False)
         self.notice.say(sentence)
+
+    def _start_waiting(self, run: RunDirectory) -> None:
+        """Start a waiting run now, whatever its device does: the person chose it."""
+        entry = next((entry for entry in Queue().waiting() if entry.run == run.id), None)
+        if (
+            entry is not None
+        ):  # its place stays until its trainer is there: the runner sees that it was started
+            self._start(starter.StartRequest(run=run), entry.python)
+        self._list_runs()
 
     def _delete(self, run: RunDirectory) -> None:
         if self.run is not None and self.run.run == run:
@@ -270,9 +317,19 @@ class MainWindow(QMainWindow):
     def _list_runs(self) -> None:
         self.background.submit(_listed, self._show_runs, self.runs.say, only_one="list")
 
-    def _show_runs(self, runs: list[RunSummary]) -> None:
+    def _show_runs(self, found: tuple[list[RunSummary], QueueView]) -> None:
         self.runs.say("")
-        self.runs.set_runs(runs)
+        self.runs.set_runs(*found)
+
+    def _change_queue(self, act: Callable[[], object]) -> None:
+        """Change the queue, then show it as it is."""
+        self.background.submit(act, lambda _done: self._list_runs(), self.runs.say)
+        self._look_after_queue()
+
+    def _look_after_queue(self) -> None:
+        """Start the queue's runner where runs wait and none is there."""
+        self.background.submit(ensure_runner, _nothing, self.runs.say, only_one="queue")
+        reap_runners()
 
     # -------------------------------------------------------------------------- the one timer
 
@@ -302,8 +359,10 @@ class MainWindow(QMainWindow):
             self._title()
         half_drawn = self.live.charts is not None and self.live.charts.is_half_drawn
         self.timer.setInterval(CATCHING_UP_MS if half_drawn or self._reads_on() else TICK_MS)
-        if self._ticks % LIST_TICKS == 0 and self.page() == "runs":
-            self._list_runs()
+        if self._ticks % LIST_TICKS == 0:
+            self._look_after_queue()
+            if self.page() == "runs":
+                self._list_runs()
 
     def _shows_figures(self) -> bool:
         """Whether this tick shows figures: while a run is behind, ticks come sooner than anybody reads."""
@@ -359,6 +418,7 @@ class MainWindow(QMainWindow):
             self.run = None
             seal_ended([summarise(ended)])  # this window was a reader; without it the journal may be folded
         self.background.close()
+        leave_runners()
         self.live.shut_down()
         if (form := self.pages.if_made("new-run")) is not None:
             form.shut_down()
@@ -375,11 +435,22 @@ def _nothing(_result: object) -> None:
     """Work whose result nobody needs."""
 
 
-def _listed() -> list[RunSummary]:
-    """All runs; those that ended are sealed on the way, so that their directories can be copied."""
+def _listed() -> tuple[list[RunSummary], QueueView]:
+    """All runs, and the queue. Runs that ended are sealed on the way, so that their folders can be copied."""
     runs = list_runs()
     seal_ended(runs)
-    return runs
+    view = look()
+    places = {one.entry.run: one for one in view.waiting}
+    return [_placed(summary, places) for summary in runs], view
+
+
+def _placed(summary: RunSummary, places: dict[str, WaitingRun]) -> RunSummary:
+    """A line of the list as the queue has it."""
+    one = places.get(summary.run.id)
+    if one is None or summary.state.is_alive:
+        return summary
+    reason = tr("place {place}, {waits}").format(place=one.place, waits=one.waits_for)
+    return msgspec.structs.replace(summary, state=RunState.WAITING, reason=reason)
 
 
 def close_on_interrupt(window: MainWindow) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QCheckBox, QMessageBox, QWidget
 
+from gradacc_gui.queueing.entries import Entry
 from gradacc_gui.remembered import Preferences
 from gradacc_gui.run import starter
 from gradacc_gui.run.attachment import Attachment
@@ -24,10 +26,11 @@ class Starts:
         window: QWidget,
         background: Background,
         began: Callable[[Launch], None],
+        queued: Callable[[Entry], None],
         failed: Callable[[str], None],
     ) -> None:
         self._window, self._background = window, background
-        self._tell_began, self._tell_failed = began, failed
+        self._tell_began, self._tell_queued, self._tell_failed = began, queued, failed
         self.pending: starter.StartRequest | None = None
         """What is being started; None while nothing is."""
         self.question: QMessageBox | None = None
@@ -47,7 +50,7 @@ class Starts:
         if found.installs:
             self._ask(request, found)
         else:
-            self._begin(request, found)
+            self._look_at_device(request, found)
 
     def _ask(self, request: starter.StartRequest, found: starter.ReadyInterpreter) -> None:
         names = ", ".join(install.need.requirement for install in found.installs)
@@ -63,17 +66,62 @@ class Starts:
         question.setDefaultButton(install)
         question.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         question.buttonClicked.connect(
-            lambda clicked: self._begin(request, found) if clicked is install else self._give_up()
+            lambda clicked: self._look_at_device(request, found) if clicked is install else self._give_up()
         )
+        self.question = question
+        question.open()
+
+    def _look_at_device(self, request: starter.StartRequest, found: starter.ReadyInterpreter) -> None:
+        if request.queued:
+            self._begin(request, found)
+            return
+        self._background.submit(
+            lambda: starter.taken_device(request),
+            lambda taken: (
+                self._begin(request, found) if taken is None else self._ask_to_queue(request, found, taken)
+            ),
+            self._failed,
+        )
+
+    def _ask_to_queue(
+        self, request: starter.StartRequest, found: starter.ReadyInterpreter, taken: starter.TakenDevice
+    ) -> None:
+        question = QMessageBox(self._window)
+        question.setWindowTitle(tr("A run is using this device"))
+        question.setText(tr("{run} is running on {device}.").format(run=taken.run, device=taken.device))
+        question.setInformativeText(
+            tr(
+                "Two runs on one device slow each other down and may run out of memory. In the queue, {name}"
+                " starts as soon as the device is free, also if you close this window."
+            ).format(name=request.title() or tr("this run"))
+        )
+        question.setStandardButtons(QMessageBox.StandardButton.Cancel)
+        queue = question.addButton(tr("Add to queue"), QMessageBox.ButtonRole.AcceptRole)
+        anyway = question.addButton(tr("Start anyway"), QMessageBox.ButtonRole.DestructiveRole)
+        question.setDefaultButton(queue)
+        question.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+
+        def answered(clicked: object) -> None:
+            if clicked is queue:
+                self._begin(msgspec.structs.replace(request, queued=True), found)
+            elif clicked is anyway:
+                self._begin(request, found)
+            else:
+                self._give_up()
+
+        question.buttonClicked.connect(answered)
         self.question = question
         question.open()
 
     def _begin(self, request: starter.StartRequest, found: starter.ReadyInterpreter) -> None:
         self._background.submit(lambda: starter.begin(request, found), self._began, self._failed)
 
-    def _began(self, launch: Launch) -> None:
+    def _began(self, begun: Launch | Entry) -> None:
         self._give_up()
-        self._tell_began(launch)
+        if isinstance(begun, Entry):
+            self._tell_queued(begun)
+        else:
+            self._tell_began(begun)
 
     def _failed(self, sentence: str) -> None:
         self._give_up()

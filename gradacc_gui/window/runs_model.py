@@ -85,7 +85,9 @@ def _texts(summary: RunSummary) -> tuple[str, ...]:
     started, seen = summary.started_at, summary.seen_at
     return (
         tr(STATE_WORDS[summary.state][0]),
-        summary.name,
+        f"{summary.name}  ({summary.reason.partition(',')[0]})"
+        if summary.state is RunState.WAITING
+        else summary.name,
         count(summary.step) if summary.step else DASH,
         count(summary.samples_seen) if summary.samples_seen else DASH,
         real(summary.loss),

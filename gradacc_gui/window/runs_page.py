@@ -17,12 +17,14 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from gradacc_gui.queueing.waiting import QueueView
 from gradacc_gui.run.numbers import count
 from gradacc_gui.session.runs import RunSummary
 from gradacc_gui.theme import space
 from gradacc_gui.widgets.desktop import offer_rows, open_folder
 from gradacc_gui.widgets.parts import SELECTABLE, button, label, put
 from gradacc_gui.widgets.placeholders import EmptyState
+from gradacc_gui.window.queue_panel import QueuePanel
 from gradacc_gui.window.runs_model import RunsModel, StateDelegate
 from gradacc_gui.words import tr
 from trainer_backend.run_facts import RunState
@@ -63,6 +65,9 @@ class RunsPage(QWidget):
         column.setContentsMargins(space(5), space(4), space(5), space(4))
         column.setSpacing(space(3))
         column.addLayout(self._build_head())
+        self.queue_panel = QueuePanel()
+        self.queue_panel.hide()
+        column.addWidget(self.queue_panel)
         self.stack = QStackedWidget()
         self.stack.setObjectName("clear")
         self.table = self._build_table()
@@ -122,18 +127,13 @@ class RunsPage(QWidget):
         table.selectionModel().currentRowChanged.connect(lambda _row: self._say_where())
         return table
 
-    def set_runs(self, runs: Sequence[RunSummary]) -> None:
-        """Show `runs`, keeping the selection."""
+    def set_runs(self, runs: Sequence[RunSummary], queue: QueueView | None = None) -> None:
+        """Show `runs` and the queue, keeping the selection."""
+        self.queue_panel.show_queue(queue or QueueView(), runs)
         chosen = self.chosen()
         self.model.set_runs(runs)
         self.stack.setCurrentWidget(self.table if runs else self.empty)
-        live = sum(summary.state.is_alive for summary in runs)
-        put(
-            self.hint,
-            tr("{total} in all, {live} live").format(total=count(len(runs)), live=count(live))
-            if runs
-            else "",
-        )
+        put(self.hint, _totals(runs))
         if chosen is not None and self.chosen() is None:
             self.select(chosen)
         if runs and self.chosen() is None:
@@ -200,3 +200,13 @@ class RunsPage(QWidget):
         )
         self.question = question
         question.open()
+
+
+def _totals(runs: Sequence[RunSummary]) -> str:
+    """How many there are, live and waiting; empty when there are none."""
+    if not runs:
+        return ""
+    live = sum(summary.state.is_alive for summary in runs)
+    waiting = sum(summary.state is RunState.WAITING for summary in runs)
+    words = tr("{total} in all, {live} live").format(total=count(len(runs)), live=count(live))
+    return words + (tr(", {waiting} waiting").format(waiting=count(waiting)) if waiting else "")

@@ -37,6 +37,7 @@ SHORTCUTS = (
     ("Ctrl+J", "Next tab (Charts, Results, Log)"),
     ("Ctrl+S", "Save the recipe (New run)"),
     ("Ctrl+Return", "Start the run (New run)"),
+    ("Ctrl+Shift+Return", "Add the run to the queue (New run)"),
     ("F1", "This page"),
 )
 GESTURES = (

@@ -30,6 +30,7 @@ class Form(QWidget):
     """Stands in for the form, which has its own tests."""
 
     start_requested = Signal(str, Path, str, str)
+    queue_requested = Signal(str, Path, str, str)
     verify_requested = Signal(str, Path, str, str)
 
     def set_recipe(self, path: Path) -> None:
