@@ -134,7 +134,7 @@ def _add_running(command: Any) -> None:  # noqa: ANN401 - a function of the pars
 
 
 def _add_start_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one event a line, as JSON")
+    parser.add_argument("--json", action="store_true", help="print one event per line, as JSON")
     parser.add_argument("--detach", action="store_true", help="start it and return at once")
     parser.add_argument("--keep-awake", action="store_true", help="keep the system from sleeping meanwhile")
     _add_python(parser)
@@ -199,7 +199,7 @@ def _add_steering(command: Any) -> None:  # noqa: ANN401 - a function of the par
 
 def _add_looking(command: Any) -> None:  # noqa: ANN401 - a function of the parser's
     runs = command("runs", "looking:runs", "list the runs")
-    runs.add_argument("--json", action="store_true", help="print one run a line, as JSON")
+    runs.add_argument("--json", action="store_true", help="print one run per line, as JSON")
 
     show = command("show", "looking:show", "show what a run is doing and has done")
     show.add_argument("run", metavar="RUN", help=RUN_HELP)

@@ -44,7 +44,7 @@ COMMANDS: Final[dict[str, str]] = {
     "Pause": "A pause",
     "Resume": "Resume",
     "SaveCheckpoint": "A checkpoint",
-    "RollBack": "A roll-back",
+    "RollBack": "A rollback",
     "Stop": "A stop",
 }
 """What was asked, by the command's class: the subject of "… was refused"."""
@@ -66,7 +66,7 @@ REFUSALS: Final[dict[str, str]] = {
     "epoch-ended-early": "the epoch ended before step {step}, where the library's counter would have allowed "
     "it; ask again",
     "library-decides": "the library that trains decides this, not gradacc",
-    "rolling-back": "the run is being rolled back; ask again once it stands there",
+    "rolling-back": "the run is being rolled back; ask again when that is done",
 }
 
 TARGETS: Final[dict[str, tuple[str, str, str]]] = {
@@ -91,8 +91,8 @@ WARNINGS: Final[dict[str, str]] = {
     "nvml-driver-mismatch": "The NVIDIA driver was updated under the running system; restart the machine to "
     "get its readings back.",
     "nvml-no-permission": "This user may not read the NVIDIA driver, so its readings are not shown.",
-    "nvml-binding-missing": "The package nvidia-ml-py is missing in the trainer's interpreter, so a GPU's "
-    "readings are not shown.",
+    "nvml-binding-missing": "The package nvidia-ml-py is not installed in the trainer's interpreter, so a"
+    " GPU's readings are not shown.",
     "nvml-failed": "The NVIDIA driver does not answer ({reason}), so its readings are not shown.",
     "gpu-lost": "The GPU can no longer be read ({reason}); its readings end here.",
     "gpu-not-matched": "The driver does not list the GPU that torch uses (device {device}), so its readings "
@@ -118,8 +118,8 @@ WARNINGS: Final[dict[str, str]] = {
     "recipe-changed": "{key} is {after} from here on; it was {before} when the checkpoint was saved.",
     "length-changed": "{key} is {after}; it was {before}. The learning rate's schedule still ends "
     "where it did.",
-    "data-not-compared": "Whether the training data is still the same cannot be told.",
-    "data-changed": "The training data has as many samples as when the checkpoint was saved, but others.",
+    "data-not-compared": "It is not known whether the training data is still the same.",
+    "data-changed": "The training data has as many samples as in the checkpoint, but different ones.",
     "torch-changed": "torch is {after}; the checkpoint was saved by {before}, so last bits may differ.",
     "threads-changed": "torch computes with {after} threads instead of {before}, so last bits may differ.",
     "checkpoint-damaged": "The checkpoint of step {step} is damaged ({reason}); trying an older one.",
@@ -164,7 +164,7 @@ METRICS: Final[dict[str, str]] = {
 
 FAILURES: Final[dict[str, str]] = {
     "out-of-memory": "Out of memory, and a smaller micro-batch did not help: {reason}",
-    "import-error": "A module is missing in the trainer's interpreter: {reason}",
+    "import-error": "A module is not installed in the trainer's interpreter: {reason}",
 }
 """Only codes that need other words than the trainer's own sentence (`RunFailed.reason`)."""
 

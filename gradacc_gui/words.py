@@ -103,7 +103,7 @@ def skipped(code: str) -> str:
 
 
 def asker(name: str) -> str:
-    """Who asked; whoever reads this is called "you", as when the wish was sent."""
+    """Who asked; whoever reads this is called "you", as when the command was sent."""
     return tr("you") if name == person() else tr(ASKERS.get(name, name))
 
 
@@ -163,8 +163,8 @@ def _upper(text: str) -> str:
 # ------------------------------------------------------------------------------ facts and asks
 
 
-def wish(command: AnyCommand) -> str:  # noqa: C901, PLR0912 - one case a command
-    """What a command asks for, as a thing: "N = 8", "a pause"."""
+def request(command: AnyCommand) -> str:  # noqa: C901, PLR0912 - one case a command
+    """What a command asks for: "N = 8", "pause"."""
     match command:
         case SetAccumulation():
             return tr("N = {steps}").format(steps=command.steps)
@@ -175,29 +175,28 @@ def wish(command: AnyCommand) -> str:  # noqa: C901, PLR0912 - one case a comman
         case SetMaxGradNorm(value=None):
             return tr("no clipping")
         case SetMaxGradNorm():
-            return tr("clip at {value:.3g}").format(value=command.value)
+            return tr("clipping at {value:.3g}").format(value=command.value)
         case Pause():
-            return tr("a pause")
+            return tr("pause")
         case Resume():
-            return tr("to go on")
+            return tr("resume")
         case SaveCheckpoint():
-            return tr("a checkpoint")
+            return tr("checkpoint")
         case RollBack(step=None):
-            return tr("to roll back to the last good checkpoint")
+            return tr("rollback to the last good checkpoint")
         case RollBack():
-            return tr("to roll back to step {step}").format(step=command.step)
+            return tr("rollback to step {step}").format(step=command.step)
         case Stop(now=True):
-            return tr("to stop now")
+            return tr("immediate stop")
         case Stop():
-            return tr("to stop")
+            return tr("stop")
         case _:
             assert_never(command)
 
 
-def asked(command: AnyCommand) -> str:
-    """That a command was sent: "Asked for a pause", "Asked to go on"."""
-    template = tr("Asked {wish}") if isinstance(command, (Resume, RollBack, Stop)) else tr("Requested {wish}")
-    return template.format(wish=wish(command))
+def requested(command: AnyCommand) -> str:
+    """That a command was sent: "Pause requested", "N = 8 requested"."""
+    return _upper(tr("{request} requested").format(request=request(command)))
 
 
 def setting(key: str) -> str:

@@ -62,15 +62,15 @@ class RunSection(Section, frozen=True, kw_only=True):
         Literal["auto", "fp32", "bf16", "fp16"],
         Meta(
             title="Precision",
-            description="Of the forward pass; gradients always accumulate in fp32. "
-            "auto: bf16 on a GPU that has it, else fp32.",
+            description="Precision of the forward pass; gradients always accumulate in fp32. auto: bf16 on"
+            " a GPU that supports it, else fp32.",
         ),
     ] = "auto"
     deterministic: Annotated[
         bool,
         Meta(
             title="Deterministic",
-            description="Only kernels that give the same bits each time; slower on a GPU.",
+            description="Use only kernels that give the same bits each time; slower on a GPU.",
             extra={"advanced": True},
         ),
     ] = False
@@ -112,7 +112,7 @@ class RunSection(Section, frozen=True, kw_only=True):
         float,
         Meta(
             title="Readings",
-            description="Time between readings of memory, power and utilisation.",
+            description="Time between readings of memory, power and utilization.",
             ge=0.05,
             le=3600,
             extra={"unit": "s", "advanced": True},
@@ -122,8 +122,8 @@ class RunSection(Section, frozen=True, kw_only=True):
         float,
         Meta(
             title="Grace",
-            description="Seconds from SIGTERM to SIGKILL: a window that does not fit is dropped and repeated"
-            " on resume. docker stop gives 10.",
+            description="Seconds between SIGTERM and SIGKILL. A step that does not fit into them is"
+            " dropped, and repeated on resume. docker stop gives 10.",
             ge=0,
             le=86_400,
             extra={"unit": "s", "advanced": True},
@@ -171,22 +171,22 @@ class AccumulationSection(Section, frozen=True, kw_only=True):
         Literal["tokens", "samples"],
         Meta(
             title="Loss normalization",
-            description="tokens: each valid token weighs the same; samples: each sample does.",
+            description="tokens: every valid token has the same weight. samples: every sample has.",
         ),
     ] = "tokens"
     tail: Annotated[
         Literal["step", "carry", "drop"],
         Meta(
-            title="Last window of an epoch",
-            description="When fewer than N micro-batches are left: step over their own weight, "
-            "carry on into the next epoch, or drop them.",
+            title="Last step of an epoch",
+            description="When fewer than N micro-batches are left: step makes a smaller step, carry fills"
+            " it up from the next epoch, drop leaves them out.",
         ),
     ] = "step"
     schedule: Annotated[
         tuple[AccumulationPoint, ...],
         Meta(
             title="Schedule of N",
-            description="N by samples consumed; empty is constant.",
+            description="N as a function of the samples consumed. Empty: constant.",
             extra={"advanced": True},
         ),
     ] = ()
@@ -194,7 +194,7 @@ class AccumulationSection(Section, frozen=True, kw_only=True):
         Literal["skip", "drop", "halt"],
         Meta(
             title="NaN or infinity",
-            description="skip the update; drop the micro-batch and replay the window without it; or halt.",
+            description="skip the update; drop the micro-batch and repeat the step without it; or halt.",
         ),
     ] = "skip"
     gradient_dtype: Annotated[
@@ -223,7 +223,7 @@ class OptimizerSection(Section, frozen=True, kw_only=True):
 
     name: Annotated[
         OptimizerName,
-        Meta(title="Optimizer", description="One update a window; fused where the device has it."),
+        Meta(title="Optimizer", description="Makes one update per step; fused where the device supports it."),
     ] = "adamw"
     learning_rate: Annotated[
         float, Meta(title="Learning rate", description="Peak, after warm-up.", ge=0, le=1e6)
@@ -232,7 +232,7 @@ class OptimizerSection(Section, frozen=True, kw_only=True):
         float,
         Meta(
             title="Weight decay",
-            description="Once an optimizer step; built-in kinds leave norms and biases out.",
+            description="Applied once per optimizer step; built-in kinds leave out norms and biases.",
             ge=0,
             le=1e6,
         ),
@@ -259,7 +259,7 @@ class OptimizerSection(Section, frozen=True, kw_only=True):
         Positive | None,
         Meta(
             title="Clip gradient norm",
-            description="After averaging over the window, before the step; empty is no clipping.",
+            description="Applied to the averaged gradient, before the step. Empty: no clipping.",
         ),
     ] = None
     clip_value: Annotated[
@@ -274,7 +274,7 @@ class OptimizerSection(Section, frozen=True, kw_only=True):
         Fraction | None,
         Meta(
             title="EMA of the weights",
-            description="Decay per optimizer step; empty is none. Evaluation uses the average.",
+            description="Decay per optimizer step. Empty: no average. Evaluations use the average.",
             extra={"advanced": True},
         ),
     ] = None
@@ -285,7 +285,7 @@ class ScheduleSection(Section, frozen=True, kw_only=True):
 
     kind: Annotated[
         CurveName,
-        Meta(title="Schedule", description="Of the learning rate, after the warm-up."),
+        Meta(title="Schedule", description="How the learning rate changes after the warm-up."),
     ] = "constant"
     samples: Annotated[
         Samples | None,
@@ -315,7 +315,7 @@ class ScheduleSection(Section, frozen=True, kw_only=True):
         Annotated[float, Meta(ge=0, le=1)] | None,
         Meta(
             title="Warm-up",
-            description="Share of the horizon over which the learning rate rises, in whole optimizer steps.",
+            description="Share of the schedule over which the learning rate rises, in whole optimizer steps.",
         ),
     ] = None
     warmup_tokens: Annotated[
@@ -345,7 +345,7 @@ class ScheduleSection(Section, frozen=True, kw_only=True):
         Annotated[float, Meta(gt=0, le=1000)] | None,
         Meta(
             title="Cycles",
-            description="Waves of the cosine (0.5 goes down once); with restarts, how often it goes down.",
+            description="Waves of the cosine (0.5 falls once); with restarts, how often it falls.",
             extra={"advanced": True},
         ),
     ] = None
@@ -363,7 +363,12 @@ class ScheduleSection(Section, frozen=True, kw_only=True):
     ] = None
     decay_ratio: Annotated[
         float,
-        Meta(title="Decay", description="Last share of the horizon in which the rate falls.", gt=0, le=1),
+        Meta(
+            title="Decay",
+            description="Share of the schedule, at its end, in which the rate falls.",
+            gt=0,
+            le=1,
+        ),
     ] = 0.1
     decay_shape: Annotated[
         DecayShape, Meta(title="Decay shape", description="How the rate falls in that share.")
@@ -374,7 +379,12 @@ class ScheduleSection(Section, frozen=True, kw_only=True):
     ] = ()
     milestone_factor: Annotated[
         float,
-        Meta(title="Milestone factor", description="Of the rate at each milestone.", gt=0, le=1),
+        Meta(
+            title="Milestone factor",
+            description="The rate is multiplied by this at each milestone.",
+            gt=0,
+            le=1,
+        ),
     ] = 0.1
 
 
@@ -415,13 +425,13 @@ class EvaluationSection(Section, frozen=True, kw_only=True):
 
     every_samples: Annotated[
         Samples | None,
-        Meta(title="Every", description="Empty is never.", extra={"unit": "samples"}),
+        Meta(title="Every", description="Empty: never.", extra={"unit": "samples"}),
     ] = None
     max_samples: Annotated[
         Samples | None,
         Meta(
             title="At most",
-            description="Samples an evaluation reads; empty is all.",
+            description="Samples per evaluation. Empty: all.",
             extra={"unit": "samples"},
         ),
     ] = None
@@ -434,18 +444,19 @@ class TargetsSection(Section, frozen=True, kw_only=True):
         Positive | None, Meta(title="Peak memory", description="At most.", extra={"unit": "GiB"})
     ] = None
     step_time: Annotated[
-        Positive | None, Meta(title="Step time", description="At most, median.", extra={"unit": "s"})
+        Positive | None,
+        Meta(title="Step time", description="Upper limit of the median.", extra={"unit": "s"}),
     ] = None
     throughput: Annotated[
         Positive | None,
-        Meta(title="Throughput", description="At least, median.", extra={"unit": "samples/s"}),
+        Meta(title="Throughput", description="Lower limit of the median.", extra={"unit": "samples/s"}),
     ] = None
     validation_loss: Annotated[
-        float | None, Meta(title="Validation loss", description="At most, at the end.")
+        float | None, Meta(title="Validation loss", description="Upper limit at the end of the run.")
     ] = None
     cost: Annotated[
         Positive | None,
-        Meta(title="Energy", description="At most, for the whole run.", extra={"unit": "kWh"}),
+        Meta(title="Energy", description="Upper limit for the whole run.", extra={"unit": "kWh"}),
     ] = None
 
 

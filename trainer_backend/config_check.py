@@ -91,7 +91,7 @@ def _take_version(tables: dict[str, Any]) -> list[Problem]:
     if version > RECIPE_VERSION:
         message = (
             f"{path} = {version} was written by a newer gradacc; this one reads up to {RECIPE_VERSION}."
-            " Update gradacc, or take the key away and check the recipe yourself."
+            " Update gradacc, or remove the key and check the recipe yourself."
         )
         return [Problem(path, version, message)]
     if version < RECIPE_VERSION:
@@ -177,7 +177,7 @@ def _inner_unknown(error: str, place: str) -> str:
         return ""
     if "missing" in error:
         return f"{place}.{found[1]} is missing. Give each entry all of its keys."
-    return f"{place}.{found[1]} is not a key. Take it away."
+    return f"{place}.{found[1]} is not a key. Remove it."
 
 
 @functools.cache
@@ -357,7 +357,7 @@ def _length(config: RunConfig) -> list[Problem]:
         return []
     if not given:
         message = (
-            "run says nowhere how long to train. Give one of run.epochs, run.max_samples,"
+            "[run] does not say how long to train. Give one of run.epochs, run.max_samples,"
             " run.max_optimizer_steps."
         )
         return [Problem("run.epochs", None, message)]

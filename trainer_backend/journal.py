@@ -408,7 +408,9 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
     except (sqlite3.Error, OSError) as error:
         if connection is not None:
             connection.close()
-        message = f"The journal {path} cannot be written: {error}. Check the folder's rights and free space."
+        message = (
+            f"The journal {path} cannot be written: {error}. Check the folder's permissions and free space."
+        )
         raise RunDirectoryError(message) from error
     return connection
 

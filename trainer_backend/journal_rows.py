@@ -285,7 +285,7 @@ def fact_of(name: str, body: str) -> AnyEvent | None:
         return None
     fields = json.loads(body)
     if not isinstance(fields, dict):
-        message = f"{body[:20]!r} is no object of JSON"
+        message = f"{body[:20]!r} is not a JSON object"
         raise ValueError(message)  # noqa: TRY004 - of the text, like json's own
     try:
         return msgspec.convert(fields, kind)  # type: ignore[return-value]  # a member of the union

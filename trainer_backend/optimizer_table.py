@@ -72,7 +72,7 @@ OPTIMIZERS: Final[dict[str, OptimizerRow]] = {
         title="Adafactor", maker="torch.optim:Adafactor", keys=(), state_bytes=0
     ),
     "muon": OptimizerRow(
-        title="Muon, AdamW for what is no matrix",
+        title="Muon, AdamW for the rest",
         maker="trainer_backend.engine.muon:MuonWithAdamW",
         keys=("betas", "eps"),
         state_bytes=4,

@@ -79,8 +79,8 @@ def lines(source: str, differences: Iterable[Difference]) -> Iterator[str]:
     rows = [(entry.title, entry.published, entry.here) for entry in differences]
     if not rows:
         return
-    yield f"As published{f' ({source})' if source else ''}, and as run here:"
-    table = [("", "as published", "as run here"), *rows]
+    yield f"As published{f' ({source})' if source else ''}, and in this run:"
+    table = [("", "as published", "in this run"), *rows]
     widths = [max(len(row[column]) for row in table) for column in range(3)]
     for row in table:
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -79,12 +79,14 @@ def read_document(path: Path) -> TOMLDocument:
     try:
         text = read_regular(path, LARGEST_TEXT_BYTES, follow=True).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        message = f"{path} is not text in UTF-8 (byte {error.start}); that is no recipe. Choose a .toml file."
+        message = (
+            f"{path} is not text in UTF-8 (byte {error.start}); so it is not a recipe. Choose a .toml file."
+        )
         raise UsageError(message) from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         why = getattr(error, "strerror", None) or str(error)
         if isinstance(error, OSError) and error.errno == errno.EFBIG:
-            why = "it is larger than 1 MiB, so it is no recipe"
+            why = "it is larger than 1 MiB, so it is not a recipe"
         message = f"The recipe {path} cannot be read: {why}. Check the path."
         raise UsageError(message) from error
     return parse_document(text, str(path))
@@ -100,7 +102,7 @@ def parse_document(text: str, where: str = "recipe") -> TOMLDocument:
         message = f"{where} is not a recipe: its values are nested too deeply. Give each key a plain value."
         raise UsageError(message) from error
     except (ValueError, tomlkit.exceptions.TOMLKitError) as error:  # ValueError: over 4,300 digits, too
-        message = f"{where} is not valid TOML: {_short(error)}. Mend that line and open it again."
+        message = f"{where} is not valid TOML: {_short(error)}. Correct that line and open it again."
         raise UsageError(message) from error
 
 
@@ -144,7 +146,7 @@ def set_value(document: TOMLDocument, key: str, value: Any) -> None:  # noqa: AN
     """Set `a.b` (or take it away with None), keeping all else as it stands. Raises UsageError."""
     *tables, name = key.split(".")
     if not tables or not all((*tables, name)):
-        message = f"{key!r} is no recipe key; keys look like accumulation.micro_batch_size."
+        message = f"{key!r} is not a recipe key; keys look like accumulation.micro_batch_size."
         raise UsageError(message)
     table: Any = document
     for part in tables:
@@ -154,7 +156,7 @@ def set_value(document: TOMLDocument, key: str, value: Any) -> None:  # noqa: AN
             table[part] = tomlkit.table()
         table = table[part]
         if not isinstance(table, dict):
-            message = f"{key!r} is no recipe key: {part} is a value, not a table."
+            message = f"{key!r} is not a recipe key: {part} is a value, not a table."
             raise UsageError(message)
     if value is None:
         table.pop(name, None)

@@ -154,7 +154,7 @@ class RunDirectory:
         except (FileNotFoundError, NotADirectoryError):
             message = f"There is no run directory at {self.path}."
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-            message = f"{self.path} cannot be read: {_why(error)}. Check the path and its rights."
+            message = f"{self.path} cannot be read: {_why(error)}. Check the path and its permissions."
         raise RunDirectoryError(message)
 
     def check_checkpoint(self, step: int) -> None:

@@ -188,7 +188,7 @@ class TrainerLock:
     def _is_lockable(self, handle: int) -> bool:
         """Lock an open file, unless it was taken from its path meanwhile. Raises OSError."""
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         return _try_lock(handle) and self._is_at(self._path, os.fstat(handle))
 
     def _lock_directory(self) -> None:
@@ -222,7 +222,7 @@ class TrainerLock:
             )
         if not self._folder.is_dir():
             return f"There is no run directory at {self._folder}."
-        return f"{self._path} cannot be written: {error.strerror}. Check the run directory's rights and disk."
+        return f"{self._path} cannot be written: {error.strerror}. Check its folder's permissions and disk."
 
     def name(self) -> None:
         """Say in the lock's file who holds it. Raises RunDirectoryError: a full disk."""

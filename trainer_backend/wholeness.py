@@ -39,6 +39,6 @@ def check_whole(run: RunDirectory) -> None:
     if newest is not None and isinstance(newest.event, CheckpointSaved):
         message = (
             f"{run.path} is half copied: it saved a checkpoint at step {newest.event.step}, and has none in"
-            f" checkpoints/. Copy that folder again, or begin anew: gradacc run {run.recipe_path}."
+            f" checkpoints/. Copy that folder again, or start again: gradacc run {run.recipe_path}."
         )
         raise RunDirectoryError(message)

@@ -207,7 +207,7 @@ DEVICE_GPU: Final = Chart(
     unit="",
     lanes=(
         LaneSpec(
-            lines=(_device("utilization_percent", "utilisation %", SKY, unit="%"),),
+            lines=(_device("utilization_percent", "utilization %", SKY, unit="%"),),
             from_zero=True,
             greatest=100.0,
         ),

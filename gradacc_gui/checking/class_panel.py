@@ -235,5 +235,5 @@ def _evidence(entry: ValueShare, shares: ClassShares) -> str:
         if shares.forms_borders
         else tr("A border would be a thin line between two classes, below 10 %.")
     )
-    words = tr("It covers {share} of all pixels, in {files:,} of {all:,} masks, and is no class. {where}")
+    words = tr("It covers {share} of all pixels, in {files:,} of {all:,} masks, and is not a class. {where}")
     return words.format(share=_percent(entry.share), files=entry.files, all=shares.files, where=where)

@@ -112,5 +112,5 @@ def _words(values: PictureValues) -> str:
             "{kind} files that hold {bits} bits: {low:,.6g} to {high:,.6g}. Now they are divided by 65,535."
         )
         return words.format(kind=values.kind, bits=bits, low=values.low, high=values.high)
-    words = tr("{kind} values have no scale of their own: {low:,.6g} to {high:,.6g} occur.")
+    words = tr("{kind} values have no fixed scale: {low:,.6g} to {high:,.6g} occur.")
     return words.format(kind=values.kind, low=values.low, high=values.high)

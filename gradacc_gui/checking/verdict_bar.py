@@ -84,7 +84,7 @@ def verdict_words(findings: Sequence[Finding], accepted: frozenset[str]) -> tupl
         named = tr("{names}.").format(names=", ".join(title(entry, tr) for entry in stops))
         return words, f"{named} {warned}" if doubts else named, "warning" if decisions else "bad"
     if waits:
-        more = tr("What needs the model could not be tried.")
+        more = tr("Checks that need the model could not be run.")
         return (
             tr("Ready to start, as far as it was checked"),
             f"{more} {warned}" if doubts else more,
@@ -120,11 +120,11 @@ def figures_of(window: FirstWindow, shares: ClassShares | None) -> list[tuple[st
             height, width = window.height_width
             found.append((f"{width:,} × {height:,}", tr("pixels each")))
         if window.samples:
-            found.append((f"{window.samples:,}", tr("samples an epoch")))
+            found.append((f"{window.samples:,}", tr("samples per epoch")))
     elif window.samples and window.records and window.records != window.samples:
         found.append((f"{window.samples / window.records:.2f}", tr("rows per record")))
     elif window.samples:
-        found.append((f"{window.samples:,}", tr("samples an epoch")))
+        found.append((f"{window.samples:,}", tr("samples per epoch")))
     if window.denominator is not None:
         what = tr("D, {unit} learnt in step 1").format(unit=window.unit)
         found.append((_short(window.denominator), what))

@@ -43,7 +43,7 @@ def export(arguments: argparse.Namespace) -> int:
     run.check()
     folder = Path(arguments.output) if arguments.output else Path(f"{run.id}-{arguments.format}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        message = f"{folder} is there already and not empty. Give another folder with --output."
+        message = f"{folder} already exists and is not empty. Give another folder with --output."
         raise UsageError(message)
     make = _Csv if arguments.format == "csv" else _parquet()
     with open_journal(run) as reader, ExitStack() as stack:

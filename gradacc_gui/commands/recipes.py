@@ -50,7 +50,7 @@ def _import_as_json(arguments: argparse.Namespace) -> int:
 
 def _write(target: Path, text: str, *, force: bool) -> None:
     if target.exists() and not force:
-        message = f"{target} is there already. Give another name with --output, or --force to write over it."
+        message = f"{target} already exists. Give another name with --output, or --force to overwrite it."
         raise UsageError(message)
     try:
         target.write_text(text, encoding="utf-8", newline="\n")
@@ -148,7 +148,7 @@ def new(arguments: argparse.Namespace) -> int:
     if task.suffix != ".py":
         task = task.with_name(f"{task.name}.py")
     if not task.stem.isidentifier():
-        message = f"{task.name} cannot be imported: {task.stem!r} is no Python name. Try my_task.py."
+        message = f"{task.name} cannot be imported: {task.stem!r} is not a Python name. Try my_task.py."
         raise UsageError(message)
     recipe = task.with_suffix(".toml")
     texts = {
@@ -157,7 +157,7 @@ def new(arguments: argparse.Namespace) -> int:
     }
     for path in texts:
         if path.exists():
-            message = f"{path} is there already. Choose another name."
+            message = f"{path} already exists. Choose another name."
             raise UsageError(message)
     for path, text in texts.items():
         try:

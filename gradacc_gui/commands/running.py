@@ -38,14 +38,15 @@ if TYPE_CHECKING:
     from gradacc_gui.commands.progress import ProgressPrinter
 
 SAYS: Final = {
-    Act.ASK: "Stopping after this window of micro-batches and a checkpoint. Again: stop now.",
-    Act.ASK_NOW: "Stopping now; the open window will be replayed. Again: terminate.",
-    Act.TERMINATE: "Terminating the trainer. Again: end it by force.",
+    Act.ASK: "Stopping after the current optimizer step and a checkpoint. Press Ctrl-C again to stop now.",
+    Act.ASK_NOW: "Stopping now; the unfinished step is repeated on resume. Press Ctrl-C again"
+    " to terminate the trainer.",
+    Act.TERMINATE: "Terminating the trainer. Press Ctrl-C again to end it by force.",
     Act.KILL: "Ending the trainer by force.",
 }
 SAVING: Final = (
-    "A checkpoint is being saved{done}, and nothing cuts that short. Ctrl-C again ends the trainer by force:"
-    " what is not saved yet is lost."
+    "A checkpoint is being saved{done}; Ctrl-C does not interrupt it. Press Ctrl-C again to end the trainer"
+    " by force: what is not saved yet is lost."
 )
 
 
@@ -100,8 +101,8 @@ def resume(arguments: argparse.Namespace) -> int:
     over = summary.state is RunState.FINISHED and not summary.lengthened
     if over and arguments.from_step is None:
         message = (
-            f"{directory.id} has finished; there is nothing to go on with. Give its recipe more to train"
-            f" ({directory.recipe_path}), or run it again from the start: gradacc run {directory.recipe_path}"
+            f"{directory.id} has finished. To train further, raise the length in its recipe"
+            f" ({directory.recipe_path}) and resume; to repeat it: gradacc run {directory.recipe_path}"
         )
         raise UsageError(message)
     step = arguments.from_step
@@ -232,8 +233,8 @@ class _Watch:
 
 
 def _how_to_go_on(run: RunDirectory) -> str:
-    place = "on from its last checkpoint" if has_checkpoints(run) else "again from its first step"
-    return f"`gradacc resume {run.typed}` goes {place}."
+    place = "continues from its last checkpoint" if has_checkpoints(run) else "starts again at step 1"
+    return f"`gradacc resume {run.typed}` {place}."
 
 
 def _take_back(run: RunDirectory) -> None:

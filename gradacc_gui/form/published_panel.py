@@ -135,7 +135,7 @@ class PublishedPanel(QFrame):
         self._cells = []
         if not self._shown:
             return
-        for place, heading in enumerate(("", tr("as published"), tr("as run here"))):
+        for place, heading in enumerate(("", tr("as published"), tr("in this run"))):
             self._put(label(heading, "help"), 0, place)
         for row, difference in enumerate(self._shown, start=1):
             self._put(label(difference.title), row, 0)

@@ -309,7 +309,7 @@ def _decoded(path: Path, kind: type[T]) -> T | Unreadable:
         with os.fdopen(handle, "rb") as file:
             status = os.fstat(handle)
             if not stat.S_ISREG(status.st_mode):
-                return Unreadable(path, "it is no regular file")
+                return Unreadable(path, "it is not a regular file")
             if os.name != "nt" and status.st_uid != os.geteuid():
                 return Unreadable(path, "it belongs to another user")
             content = file.read(LARGEST_BYTES + 1)

@@ -341,7 +341,7 @@ def toml_fault(text: str) -> str:
     try:
         tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        return f"Not valid TOML: {error}. Write one key = value a line."
+        return f"Not valid TOML: {error}. Write one key = value per line."
     except RecursionError:
         return "Not valid TOML: nested too deep."
     return ""

@@ -97,17 +97,22 @@ class Asks:
 
 def told(ask: Ask, *, effective: int | None = None) -> str:
     """The line under the button that asked: asked, from step k, changed, or refused and why."""
-    wish = words.wish(ask.command)
+    request = words.request(ask.command)
     batch = "" if effective is None else tr(" · effective batch {count:,}").format(count=effective)
     match ask.answer:
         case "asked":
-            return tr("{asked}; waiting for the trainer").format(asked=words.asked(ask.command))
+            return tr("{asked}; waiting for the trainer").format(asked=words.requested(ask.command))
         case "accepted":
-            return tr("{wish} from step {step:,}").format(wish=_upper(wish), step=ask.step or 0) + batch
+            return (
+                tr("{request} from step {step:,}").format(request=_upper(request), step=ask.step or 0) + batch
+            )
         case "done":
-            return tr("{wish} since step {step:,}").format(wish=_upper(wish), step=ask.step or 0) + batch
+            return (
+                tr("{request} since step {step:,}").format(request=_upper(request), step=ask.step or 0)
+                + batch
+            )
         case "refused":
-            return tr("{wish} was refused: {why}").format(wish=_upper(wish), why=ask.why)
+            return tr("{request} was refused: {why}").format(request=_upper(request), why=ask.why)
 
 
 def _upper(text: str) -> str:

@@ -86,7 +86,7 @@ def ask(run: RunDirectory, command: AnyCommand, *, timeout_s: float = ANSWER_S) 
                 if isinstance(event, (CommandAccepted, CommandRefused)) and event.command_id == command.id:
                     return record
             if not alive:
-                message = f"{run.id} ended before it answered. `gradacc show {run.typed}` tells how."
+                message = f"{run.id} ended before it answered. `gradacc show {run.typed}` shows how it ended."
                 raise NoAnswerError(message)
             if time.monotonic() > deadline:
                 message = (
@@ -105,11 +105,11 @@ def _not_live(run: RunDirectory) -> str:
     summary = summarise(run)
     if summary.state is RunState.DAMAGED:
         raise RunDirectoryError(summary.reason)
-    said = f"{run.id} is not live, so nothing can be asked of it."
+    said = f"{run.id} is not live, so it takes no commands."
     if summary.can_resume:
         return f"{said} `gradacc resume {run.typed}` starts it."
     if summary.state is RunState.FINISHED:
-        return f"{said} It has finished; `gradacc show {run.typed}` tells how."
+        return f"{said} It has finished; `gradacc show {run.typed}` shows how it ended."
     return f"{said} Its trainer is starting; ask again in a moment."
 
 

@@ -203,7 +203,7 @@ def _read_probe(python: str, done: subprocess.CompletedProcess[bytes]) -> Interp
     why = f" It said: {said[0 if said[-1].startswith(' ') else -1].strip()}" if said else ""
     how = f"exit code {done.returncode}" if done.returncode else "it ended without an answer"
     why += "" if why.endswith((".", "!", "?")) or not why else "."
-    message = f"{python} is no working Python 3 ({how}).{why} Choose another one."
+    message = f"{python} is not a working Python 3 ({how}).{why} Choose another one."
     raise InterpreterError(message)
 
 

@@ -286,7 +286,7 @@ def disk_problem(run: RunDirectory) -> str:
     if free >= FULL_BYTES:
         return ""
     return (
-        f"The disk of {run.path} is full, so nothing new is seen of this run. It trains on; free some space."
+        f"The disk of {run.path} is full, so nothing new is shown. It keeps training; free some disk space."
     )
 
 
@@ -333,7 +333,7 @@ def delete_run(run: RunDirectory) -> None:
                 path.unlink(missing_ok=True)
         run.lock_path.unlink(missing_ok=True)
     except OSError as error:
-        message = f"{run.path} cannot be deleted: {error.strerror}. Check its rights."
+        message = f"{run.path} cannot be deleted: {error.strerror}. Check its permissions."
         raise RunDirectoryError(message) from error
     with suppress(OSError):  # something of the user's lies in it: that stays
         run.path.rmdir()

@@ -205,7 +205,7 @@ class VerifyPage(QWidget):
     def _build_failed(self) -> QWidget:
         page, inner = _centred(560)
         inner.addWidget(IconLabel("warning", "bad", 36), 0, Qt.AlignmentFlag.AlignHCenter)
-        inner.addWidget(_centre(label(tr("No certificate could be made"), "page-title")))
+        inner.addWidget(_centre(label(tr("The certificate could not be made"), "page-title")))
         self.why = _centre(label("", "", wrap=True))
         self.said = label("", "help", wrap=True)
         for text in (self.why, self.said):

@@ -105,7 +105,7 @@ def _find(folder: Path, path: str) -> Path | Unreadable:
     except (OSError, RuntimeError, ValueError) as error:  # links in a ring, a name that no file may have
         return _unreadable(name, getattr(error, "strerror", None) or str(error))
     if not stat.S_ISREG(mode):
-        return _unreadable(name, tr("it is no file"))
+        return _unreadable(name, tr("it is not a file"))
     return found
 
 

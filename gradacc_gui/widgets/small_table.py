@@ -85,7 +85,7 @@ def _aligned(made: QLabel, place: int) -> QLabel:
 
 def show_published(table: SmallTable, differences: Sequence[Difference]) -> None:
     """Each published value beside the one here; what differs stands out."""
-    header = ("", tr("as published"), tr("as run here"))
+    header = ("", tr("as published"), tr("in this run"))
     table.show_rows(header, [_row(difference) for difference in differences])
 
 

@@ -190,7 +190,7 @@ class LivePage(QWidget):
         if run.problem:
             self.notices.problem.say(run.problem)
             return
-        text = words.asked(command)
+        text = words.requested(command)
         if isinstance(command, SetAccumulation) and run.settings is not None:
             before = run.settings.accumulation_steps
             text = tr("You requested N {before} → {after}").format(
@@ -295,7 +295,7 @@ class LivePage(QWidget):
 
     def _say_waiting(self, run: Attachment) -> None:
         if run.state is RunState.PENDING:
-            more = tr("Its directory exists, but no trainer has written to it yet.")
+            more = tr("The run's folder exists, but no trainer has written to it yet.")
             self.waiting.say(tr("This run has not started"), more, moving=False)
             return
         phase = words.phase(run.store.phase) if run.store.phase else tr("Starting Python…")

@@ -25,9 +25,13 @@ class MemoryRow(msgspec.Struct, frozen=True):
 
 
 LINES: Final[dict[str, tuple[str, int, str]]] = {
-    "torch-allocated": ("torch allocated", 0, "Tensors that live now."),
-    "torch-reserved": ("torch reserved", 2, "What torch's allocator holds, its free blocks with it."),
-    "process": ("this process", 1, "What the driver says the trainer holds, the CUDA context with it."),
+    "torch-allocated": ("torch allocated", 0, "Tensors in use now."),
+    "torch-reserved": ("torch reserved", 2, "Held by torch's allocator, including its free blocks."),
+    "process": (
+        "this process",
+        1,
+        "Held by the trainer, as the driver reports it, including the CUDA context.",
+    ),
     "device": ("whole device", 3, "All processes on this device."),
     "process-rss": ("this process", 1, "Resident memory of the trainer."),
     "host": ("whole machine", 3, "All processes of this machine."),

@@ -108,7 +108,7 @@ def why(summary: RunSummary) -> str:
         case RunState.FINISHED | RunState.STOPPED:
             return words.end_reason(summary.reason)
         case RunState.INTERRUPTED:
-            return tr("Interrupted at step {step:,}: its trainer stopped without reporting why.").format(
+            return tr("Interrupted at step {step:,}: the trainer stopped without reporting why.").format(
                 step=summary.step
             )
         case _:

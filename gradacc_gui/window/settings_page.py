@@ -92,7 +92,7 @@ class SettingsPage(QWidget):
     def _build_look(self) -> Panel:
         panel = Panel(tr("Theme"))
         choices = (("system", tr("Same as system")), ("light", tr("Light")), ("dark", tr("Dark")))
-        self.theme = Segments(choices, tr("Colours"))
+        self.theme = Segments(choices, tr("Theme"))
         self.theme.choose(self._preferences.theme)
         self.theme.chosen.connect(self._choose_theme)
         row = QHBoxLayout()

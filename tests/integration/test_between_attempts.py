@@ -123,5 +123,5 @@ def test_a_journal_that_is_read_only_is_a_sentence_and_nothing_is_trained(
         assert trainer_main(["run", str(run.path)]) == 2
     said = capsys.readouterr().err
     assert f"The journal {run.journal_path} cannot be written: attempt to write a readonly database" in said
-    assert "Check the folder's rights" in said
+    assert "Check the folder's permissions" in said
     assert run.journal_path.read_bytes() == before

@@ -38,7 +38,7 @@ def test_a_renamed_run_saves_where_it_lies_now_and_goes_on_from_there(live: RunD
     assert failed.code == "run-moved"
     assert failed.reason == (
         f"The run's folder was moved from {live.path} to {moved.path} while it trained. The checkpoint of"
-        f" step {failed.step} was saved there. Go on with: gradacc resume {moved.path}"
+        f" step {failed.step} was saved there. Continue with: gradacc resume {moved.path}"
     )
     assert list(checkpoints_in(moved.checkpoints_path)) == [failed.step]
     set_recipe(moved, **{"run.max_samples": (failed.step + 2) * 4, "task.options.duration_s": 0.0})

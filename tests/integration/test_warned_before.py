@@ -27,7 +27,7 @@ class Told(NamedTuple):
 
 FLAWS = {
     "batch-norm": Told(
-        "batch-norm", "(1 modules, first norm) sees each micro-batch of 3", "BatchNorm normalises each micro"
+        "batch-norm", "(1 modules, first norm) sees each micro-batch of 3", "BatchNorm normalizes each micro"
     ),
     "batch-norm of one": Told(
         "batch-norm-of-one", "sees a single sample at a time", "note: 1 BatchNorm layers in train mode", 1

@@ -470,8 +470,8 @@ class Accumulator:
     def max_grad_norm(self, limit: float | None) -> None:
         if limit is not None and not (limit > 0 and math.isfinite(limit)):
             message = (
-                f"max_grad_norm = {limit} would turn or erase the gradient, not clip it. Give a number"
-                " above 0, or None."
+                f"max_grad_norm = {limit} would reverse or erase the gradient instead of clipping it."
+                " Give a number above 0, or None."
             )
             raise GradaccError(message)
         self._max_grad_norm = limit

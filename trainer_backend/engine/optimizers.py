@@ -27,8 +27,8 @@ def parameter_groups(
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
         raise GradaccError(
-            "The model has no parameter that requires a gradient: there is nothing to train. "
-            "Call requires_grad_(True) on what shall learn."
+            "The model has no parameter that requires a gradient: there is nothing to train. Call"
+            " requires_grad_(True) on the parameters to train."
         )
     decayed = [parameter for parameter in parameters if decay_all or parameter.dim() >= 2]
     others = [parameter for parameter in parameters if not decay_all and parameter.dim() < 2]

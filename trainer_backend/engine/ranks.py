@@ -44,8 +44,8 @@ class Ranks:
         for (name, _), most, least in zip(sums, high, low, strict=True):
             if most != -least and not (math.isnan(most) and math.isnan(least)):
                 message = (
-                    f"{name} does not begin alike on all ranks. Seed every rank alike before the model is"
-                    " built, or broadcast rank 0's weights."
+                    f"{name} differs between the ranks at the start. Use the same seed on every rank"
+                    " before the model is built, or broadcast rank 0's weights."
                 )
                 raise GradaccError(message)
 

@@ -207,8 +207,9 @@ SENTENCES: Final[dict[str, str]] = {
     " Divide the loss by the window's units, or the learning rate means something else for each N.",
     "divisor-wrong": "A window's units weigh {weight:.4g} in sum where 1 is right ({units} units)."
     " The trainer counts other units than the loss does: count those that have a label after the shift.",
-    "mean-of-means": "Each micro-batch weighs the same although they have other numbers of units: a unit in a"
-    " short one weighs up to {ratio:.3g} times as much. Sum the losses, and divide by the window's units.",
+    "mean-of-means": "Each micro-batch weighs the same although they have different numbers of units: a"
+    " unit in a short one weighs up to {ratio:.3g} times as much. Sum the losses, and"
+    " divide by the window's units.",
     "units-weigh-unequally": "Units of one window weigh up to {ratio:.3g} times as much as others."
     " Sum the losses, and divide by the window's units.",
     "tail-right": "The last window of an epoch, shorter than N, is divided by its own weight.",
@@ -217,16 +218,17 @@ SENTENCES: Final[dict[str, str]] = {
     "tail-wrong": "The last window of an epoch ({micro_batches} of {steps} micro-batches) weighs {weight:.3g}"
     " where 1 is right. Drop the tail, or choose N that divides the epoch.",
     "stale-gradients": "{windows} windows began with gradients left from before. Zero them after each step.",
-    "schedule-per-step": "The learning rate's schedule moves once an optimizer step.",
+    "schedule-per-step": "The learning rate's schedule moves once per optimizer step.",
     "schedule-still": "The learning rate's schedule did not move. Call its step() after each optimizer step.",
-    "schedule-per-micro-batch": "The schedule moves {moves} times an optimizer step: warm-up and decay are"
-    " over {moves} times too early. Call its step() once after each optimizer step.",
+    "schedule-per-micro-batch": "The schedule moves {moves} times per optimizer step: warm-up and decay are"
+    " over {moves} times too early. Call its step() once after each optimizer"
+    " step.",
     "auxiliary-not-used": "The model has an auxiliary loss, but it does not enter the gradient."
     " Ask the model for it (output_router_logits = true).",
     "auxiliary-right": "The auxiliary loss weighs what the model asks for.",
     "auxiliary-times": "The auxiliary loss weighs {times:.3g} times what the model asks for."
     " Divide it by N, or multiply router_aux_loss_coef by 1 / {times:.3g}.",
-    "host-syncs": "{count:g} times a micro-batch the host waits for the device: item(), float(), bool().",
+    "host-syncs": "{count:g} waits of the host for the device per micro-batch: item(), float(), bool().",
     "overhead": "A micro-batch takes {microseconds:.0f} µs more than its bare forward and backward"
     " ({ratio:.3g} x).",
 }

@@ -30,7 +30,7 @@ def audit_of(kind: type[Observer], trainer: Any, **options: Any) -> Observer:  #
         case _:
             message = (
                 f"{type(trainer).__name__} is none of transformers' Trainer, Lightning's Trainer and "
-                "accelerate's Accelerator. Of a loop of your own: Auditor(model, optimizer, steps=N), and "
+                "accelerate's Accelerator. In your own loop, use Auditor(model, optimizer, steps=N), and "
                 "audit.loss(loss, units) before each backward."
             )
             raise UsageError(message)

@@ -321,7 +321,9 @@ class Recorder:
 
 def _recipe_text(name: str, library: str) -> str:
     document = tomlkit.document()
-    document.add(tomlkit.comment("Trained by a script of your own: start that script again to train again."))
+    document.add(
+        tomlkit.comment("This run was trained by your own script. Start that script again to train more.")
+    )
     document["run"] = {"name": name}
     document["external"] = {"library": library, "script": sys.argv[0] if sys.argv else ""}
     return tomlkit.dumps(document)

@@ -49,7 +49,7 @@ class CausalLMTask(Section, frozen=True, kw_only=True):
         int, Meta(title="LoRA alpha", description="Adapters are scaled by alpha / rank.", ge=1, le=1_000_000)
     ] = 32
     lora_dropout: Annotated[
-        float, Meta(title="LoRA dropout", description="On the adapters' input.", ge=0, lt=1)
+        float, Meta(title="LoRA dropout", description="Dropout on the adapters' input.", ge=0, lt=1)
     ] = 0.0
     lora_targets: Annotated[
         tuple[str, ...],
@@ -73,7 +73,7 @@ class CausalLMTask(Section, frozen=True, kw_only=True):
         Literal["auto", "fp32", "bf16"],
         Meta(
             title="Weights in",
-            description="auto: as the model was saved. Trained weights in bf16 get fp32 masters.",
+            description="auto: as the model was saved. Trained weights in bf16 get fp32 master copies.",
             extra={"advanced": True},
         ),
     ] = "auto"
@@ -81,7 +81,8 @@ class CausalLMTask(Section, frozen=True, kw_only=True):
         Literal["sdpa", "eager", "flash_attention_2"],
         Meta(
             title="Attention",
-            description="Which kernels compute it. A model without sdpa takes eager, and the run says so.",
+            description="Which attention kernels are used. A model without sdpa takes eager, and the run"
+            " says so.",
             extra={"advanced": True},
         ),
     ] = "sdpa"
@@ -89,7 +90,7 @@ class CausalLMTask(Section, frozen=True, kw_only=True):
         int,
         Meta(
             title="Longest sequence",
-            description="What is longer is treated as below, and counted.",
+            description="Longer samples are treated as set below, and counted.",
             ge=2,
             le=4_194_304,
             extra={"unit": "tokens"},
@@ -107,15 +108,15 @@ class CausalLMTask(Section, frozen=True, kw_only=True):
         Literal["padding", "packing"],
         Meta(
             title="Layout",
-            description="padding: a sample a row, short rows filled up. packing: several samples fill a row, "
-            "kept apart by their positions.",
+            description="padding: one sample per row, short rows are filled up. packing: several samples"
+            " fill a row, kept apart by their positions.",
         ),
     ] = "padding"
     token_budget: Annotated[
         Annotated[int, Meta(ge=2, le=10**9)] | None,
         Meta(
             title="Token budget",
-            description="Padding only: rows are grouped so that one item is at most so many tokens.",
+            description="Only with padding: rows are grouped, each group with at most this many tokens.",
             extra={"unit": "tokens", "advanced": True},
         ),
     ] = None
@@ -123,7 +124,8 @@ class CausalLMTask(Section, frozen=True, kw_only=True):
         Literal["answers", "last", "everything"],
         Meta(
             title="Train on",
-            description="answers: all of them, and no prompt. last: the last of each conversation alone.",
+            description="answers: on all answers, not on prompts. last: only on the last answer of each"
+            " conversation.",
         ),
     ] = "answers"
     chat_template: Annotated[
@@ -188,7 +190,7 @@ class CausalLMTask(Section, frozen=True, kw_only=True):
         int,
         Meta(
             title="Sample length",
-            description="Of each continued prompt.",
+            description="Tokens added to each sample prompt.",
             ge=1,
             le=65_536,
             extra={"unit": "tokens", "advanced": True},
@@ -268,8 +270,8 @@ class CausalLMData(Section, frozen=True, kw_only=True):
         tuple[MixedData, ...],
         Meta(
             title="Mixed with",
-            description="Further data sets, each a path and a weight by which an epoch draws from it. "
-            "The training data weighs 1, or what it has in this list.",
+            description="Further data sets, each with a path and a weight (how often an epoch draws from"
+            " it). The training data has weight 1, unless it is in this list.",
             extra={"advanced": True},
         ),
     ] = ()

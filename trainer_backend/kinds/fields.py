@@ -20,8 +20,8 @@ BatchNorm: TypeAlias = Annotated[
     Literal["keep", "adjust-momentum", "freeze", "group-norm"],
     Meta(
         title="BatchNorm",
-        description="It sees one micro-batch at a time. adjust-momentum: statistics follow N; "
-        "freeze: no statistics of this data; group-norm: replaced, exact.",
+        description="BatchNorm sees one micro-batch at a time. adjust-momentum: statistics follow N;"
+        " freeze: no statistics of this data; group-norm: replaced, exact.",
     ),
 ]
 HeldOut: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
@@ -37,7 +37,7 @@ Channels: TypeAlias = Annotated[
     int,
     Meta(
         title="Channels",
-        description="Of each picture: 1 is grey, 3 is colour, more are bands.",
+        description="Channels of each picture: 1 is gray, 3 is color, more are bands.",
         ge=1,
         le=256,
     ),

@@ -27,7 +27,7 @@ class ImageClassificationTask(Section, frozen=True, kw_only=True):
 
     kind: Literal["image-classification"] = "image-classification"
     model: Annotated[
-        str, Meta(title="Model", description="A name of the timm library, such as resnet18.", min_length=1)
+        str, Meta(title="Model", description="A model of the timm library, such as resnet18.", min_length=1)
     ] = "resnet18"
     pretrained: Annotated[
         bool,
@@ -35,7 +35,13 @@ class ImageClassificationTask(Section, frozen=True, kw_only=True):
     ] = False
     image_size: Annotated[
         int,
-        Meta(title="Image size", description="Side after scaling.", ge=8, le=8192, extra={"unit": "pixels"}),
+        Meta(
+            title="Image size",
+            description="Side of the scaled picture.",
+            ge=8,
+            le=8192,
+            extra={"unit": "pixels"},
+        ),
     ] = 224
     channels: Channels = 3
     mean: Annotated[ChannelValues, Meta(title="Channel means")] = ()
@@ -54,7 +60,8 @@ class ImageClassificationTask(Section, frozen=True, kw_only=True):
         float,
         Meta(
             title="Mixup",
-            description="Alpha; mixes images of one micro-batch, never across micro-batches. 0 is off.",
+            description="Strength (alpha). Mixes images within a micro-batch, never across micro-batches."
+            " 0: off.",
             ge=0,
             le=100,
         ),
@@ -63,7 +70,7 @@ class ImageClassificationTask(Section, frozen=True, kw_only=True):
         float,
         Meta(
             title="CutMix",
-            description="Alpha; pastes within one micro-batch, never across micro-batches. 0 is off.",
+            description="Strength (alpha). Pastes within a micro-batch, never across micro-batches. 0: off.",
             ge=0,
             le=100,
         ),
@@ -81,7 +88,7 @@ class ImageClassificationData(Section, frozen=True, kw_only=True):
         str,
         Meta(
             title="Images",
-            description="A folder with one folder a class, or a .csv with the columns path and label.",
+            description="A folder with one folder per class, or a .csv with the columns path and label.",
             min_length=1,
             extra={"path": "any"},
         ),

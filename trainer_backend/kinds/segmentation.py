@@ -36,11 +36,15 @@ class SegmentationTask(Section, frozen=True, kw_only=True):
             "torchvision-deeplabv3",
             "torchvision-fcn",
         ],
-        Meta(title="Network", description="Of segmentation-models-pytorch, or torchvision."),
+        Meta(title="Network", description="A network of segmentation-models-pytorch or torchvision."),
     ] = "unet"
     encoder: Annotated[
         str,
-        Meta(title="Encoder", description="Its backbone, such as resnet34 or mobilenet_v2.", min_length=1),
+        Meta(
+            title="Encoder",
+            description="Backbone of the network, such as resnet34 or mobilenet_v2.",
+            min_length=1,
+        ),
     ] = "resnet34"
     pretrained: Annotated[
         bool,
@@ -49,13 +53,20 @@ class SegmentationTask(Section, frozen=True, kw_only=True):
         ),
     ] = False
     classes: Annotated[
-        int, Meta(title="Classes", description="Mask values run from 0 to one less.", ge=2, le=65_535)
+        int,
+        Meta(
+            title="Classes",
+            description="Number of classes; mask values run from 0 to one less.",
+            ge=2,
+            le=65_535,
+        ),
     ] = 2
     ignore_value: Annotated[
         Annotated[int, Meta(ge=0, le=65_535)] | None,
         Meta(
             title="Ignored value",
-            description="Mask value of pixels without a loss. Empty: 255 where it only lines the classes.",
+            description="Mask value of pixels without a loss. Empty: 255, where it occurs only between"
+            " classes.",
         ),
     ] = None
     channels: Channels = 3
@@ -63,13 +74,13 @@ class SegmentationTask(Section, frozen=True, kw_only=True):
     std: Annotated[ChannelValues, Meta(title="Channel deviations")] = ()
     cross_entropy: Annotated[
         float,
-        Meta(title="Cross-entropy", description="Its share of the loss; a mean over pixels.", ge=0, le=1e6),
+        Meta(title="Cross-entropy", description="Share of the loss; a mean over pixels.", ge=0, le=1e6),
     ] = 1.0
     focal: Annotated[
         float,
         Meta(
             title="Focal loss",
-            description="Its share of the loss; a mean over pixels in which easy ones count less.",
+            description="Share of the loss; a mean over pixels in which easy ones count less.",
             ge=0,
             le=1e6,
         ),
@@ -78,7 +89,7 @@ class SegmentationTask(Section, frozen=True, kw_only=True):
         float,
         Meta(
             title="Focal gamma",
-            description="How much less easy pixels count; 0 is cross-entropy.",
+            description="How much less easy pixels count. 0: cross-entropy.",
             ge=0,
             le=20,
             extra={"advanced": True},
@@ -88,12 +99,13 @@ class SegmentationTask(Section, frozen=True, kw_only=True):
         tuple[Annotated[float, Meta(ge=0)], ...],
         Meta(
             title="Class weights",
-            description="Of cross-entropy and focal loss; their denominator is then the sum of the weights.",
+            description="Weight of each class in cross-entropy and focal loss; their denominator is then"
+            " the sum of the weights.",
             extra={"advanced": True},
         ),
     ] = ()
     dice: Annotated[
-        float, Meta(title="Dice", description="Its share of the loss; a mean over images.", ge=0, le=1e6)
+        float, Meta(title="Dice", description="Share of the loss; a mean over images.", ge=0, le=1e6)
     ] = 1.0
     dice_over: Annotated[
         Literal["image", "micro-batch"],
@@ -130,7 +142,7 @@ class SegmentationTask(Section, frozen=True, kw_only=True):
     ] = 0.0
     batch_norm: BatchNorm = "adjust-momentum"
     overlays: Annotated[
-        int, Meta(title="Overlays", description="Pictures made at an evaluation.", ge=0, le=64)
+        int, Meta(title="Overlays", description="Sample pictures made at each evaluation.", ge=0, le=64)
     ] = 4
 
 
@@ -172,7 +184,7 @@ class SegmentationData(Section, frozen=True, kw_only=True):
         bool,
         Meta(
             title="Allow missing classes",
-            description="Train although no mask has some class.",
+            description="Train even if a class is in no mask.",
             extra={"advanced": True},
         ),
     ] = False
@@ -181,7 +193,10 @@ class SegmentationData(Section, frozen=True, kw_only=True):
         Meta(title="Validation images", description="Empty: a share is held out.", extra={"path": "folder"}),
     ] = ""
     validation_masks: Annotated[
-        str, Meta(title="Validation masks", description="With validation images.", extra={"path": "folder"})
+        str,
+        Meta(
+            title="Validation masks", description="Needed with validation images.", extra={"path": "folder"}
+        ),
     ] = ""
     validation_fraction: Annotated[
         HeldOut,

@@ -12,9 +12,10 @@ TASK_WARNINGS: Final[dict[str, str]] = {
     "batch-norm": "BatchNorm ({modules} modules, first {first}) sees each micro-batch of {micro_batch_size} "
     "on its own, not the effective batch. Use GroupNorm or LayerNorm, a larger micro-batch, or a momentum of "
     "{suggested_momentum}.",
-    "batch-norm-of-one": "BatchNorm ({modules} modules, first {first}) sees a single sample at a time: it "
-    "normalises each by itself, and fails where a sample has one value a channel. Use a larger micro-batch "
-    "with a smaller N, freeze these layers, or use GroupNorm.",
+    "batch-norm-of-one": "BatchNorm ({modules} modules, first {first}) sees a single sample at a time: it"
+    " normalizes each by itself, and fails where a sample has one value per channel."
+    " Use a larger micro-batch with a smaller N, freeze these layers, or use"
+    " GroupNorm.",
     "optimizer-in-backward": "A hook on {parameter} runs inside the backward and may change it before the "
     "step's end; accumulation is then not exact.",
     "reentrant-checkpointing": "Under reentrant checkpointing {parameter} is used more than once, so its "
@@ -32,7 +33,7 @@ TASK_WARNINGS: Final[dict[str, str]] = {
     "replays stay exact; that costs memory and time.",
     "no-validation-data": "{samples} samples are too few to hold any out, so there is no validation loss.",
     "images-skipped": "{count} images cannot be used and are left out.",
-    "hidden-files": "{count} hidden files in {key}, such as {first}, are passed over.",
+    "hidden-files": "{count} hidden files in {key}, such as {first}, are skipped.",
     "values-below-range": "The values of these pictures reach {highest}: {bits} bits in 16. They are divided "
     "by 65,535; to use the whole range, set data.value_range = [0, {range_high}].",
     "own-normalization": "Pictures are normalized as {model} was trained: {values}.",

@@ -6,7 +6,7 @@ from typing import Final
 
 TEXT_WARNINGS: Final[dict[str, str]] = {
     "read-as": "{files} files of the {data} data, such as {first}, are read as {form}: {fields}.",
-    "texts-passed-over": "{count} text files in {path} are passed over, since it also has files of records.",
+    "texts-passed-over": "{count} text files in {path} are skipped, since it also has files of records.",
     "data-mixed": "{path} has weight {weight}: {count} samples of it in each epoch.",
     "records-skipped": "{count} records of the {data} data cannot be used and are left out.",
     "records-not-chosen": "{count} records of the {data} data are marked as not chosen and are left out.",
@@ -35,12 +35,14 @@ TEXT_WARNINGS: Final[dict[str, str]] = {
     "it is not learnt.",
     "template-opens-block": "The chat template opens a block (such as thinking) that {count} answers of "
     "the {data} data do not have; they are learnt without it.",
-    "template-rewrites-prompt": "The chat template writes a conversation otherwise once it is answered; "
-    "{count} answers of the {data} data are learnt behind the prompt that the model is used with.",
+    "template-rewrites-prompt": "The chat template writes a conversation differently once it is answered;"
+    " {count} answers of the {data} data are learnt after the prompt that the"
+    " model is used with.",
     "template-without-end": "The chat template gives {count} answers of the {data} data no end; the "
     "end-of-text token is added and learnt.",
     "prompts-joined": "{count} prompts and completions of the {data} data are joined as they are, since the "
     "tokenizer has no chat template.",
-    "conversations-became-rows": "{count} conversations of the {data} data became {rows} rows: the chat "
-    'template writes earlier answers otherwise. task.train_on = "last" keeps the last row of each.',
+    "conversations-became-rows": "{count} conversations of the {data} data became {rows} rows: the chat"
+    ' template writes earlier answers differently. task.train_on = "last"'
+    " keeps the last row of each.",
 }

@@ -84,7 +84,7 @@ TITLES: Final[dict[str, str]] = {
     "batch-norm-none": "BatchNorm",
     "batch-norm": "BatchNorm",
     "model-remark": "Model",
-    "model-later": "Checks of the model wait",
+    "model-later": "Model checks not run yet",
     "not-tried": "A check",
     "disk-enough": "Disk",
     "disk-short": "Disk",
@@ -96,7 +96,7 @@ SENTENCES: Final[dict[str, str]] = {
     "data-read-in-part": "{count} {what} read, {left_out} left out",
     "data-refused": "{sentence}",
     "recipe-refused": "{sentence}",
-    "learnable": "{count} {what} an epoch, D = {weight} in step 1",
+    "learnable": "{count} {what} per epoch, D = {weight} in step 1",
     "nothing-to-learn": "Nothing in the first optimizer step has a loss: its denominator D is 0. "
     "Check the data's answers or masks.",
     "ids-known": "the highest is {highest}; the embedding has {rows} rows",
@@ -105,10 +105,10 @@ SENTENCES: Final[dict[str, str]] = {
     "task.resize_embedding = true.",
     "lengths-fit": "nothing is cut; the longest has {longest} of {allowed} tokens",
     "lengths-cut": "{count} of {samples} samples are longer than task.max_length = {allowed}: {what}.",
-    "n-fits": "{steps} optimizer steps an epoch, {rest} samples in the last",
-    "n-carries": "{steps} full optimizer steps an epoch; {rest} samples go on into the next",
-    "n-drops": "{steps} optimizer steps an epoch; {rest} samples are left out",
-    "n-fits-exactly": "{steps} optimizer steps an epoch, all of them full",
+    "n-fits": "{steps} optimizer steps per epoch, {rest} samples in the last",
+    "n-carries": "{steps} full optimizer steps per epoch; {rest} samples go on into the next",
+    "n-drops": "{steps} optimizer steps per epoch; {rest} samples are left out",
+    "n-fits-exactly": "{steps} optimizer steps per epoch, all of them full",
     "n-exceeds": "One optimizer step asks for {effective} samples, and an epoch has {samples}. So "
     "each epoch is one step of {samples} samples.",
     "n-drops-all": "One optimizer step asks for {effective} samples, an epoch has {samples}, and "
@@ -173,8 +173,8 @@ SENTENCES: Final[dict[str, str]] = {
     "batch-norm-none": "none: the loss of a sample does not depend on its micro-batch",
     "batch-norm": "{sentence}",
     "model-remark": "{sentence}",
-    "model-later": "Gradients, loss at the start, optimizer and disk are checked once nothing else stops "
-    "a start.",
+    "model-later": "Gradients, loss at the start, optimizer and disk are checked once nothing else prevents"
+    " a start.",
     "not-tried": "Not tried: {why}.",
     "disk-enough": "2 checkpoints: {wanted} GB of {free} GB free",
     "disk-short": "Two checkpoints take {wanted} GB, and {free} GB are free in {folder}. Free some "

@@ -76,7 +76,7 @@ def place(folder: Path, text: str) -> Path:
 def files_in(folder: Path, suffixes: Collection[str], key: str) -> list[Path]:
     """The files of a folder and its folders with these suffixes, in a fixed order. Raises UsageError."""
     if not folder.is_dir():
-        message = f"{key} = {folder} is no folder. Check the path; it starts at the recipe's folder."
+        message = f"{key} = {folder} is not a folder. Check the path; it starts at the recipe's folder."
         raise UsageError(message)
     found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in suffixes and path.is_file())
     if not found:

@@ -36,7 +36,7 @@ def make(recipe: Recipe, _warn: ReportWarning) -> Task:
     if inspect.isclass(entry) or inspect.isroutine(entry):
         task = _called(entry, dict(section.options), section.entry)
     elif section.options:
-        message = f"task.options are given, but {section.entry} is no class or function that takes them."
+        message = f"task.options are given, but {section.entry} is not a class or function that takes them."
         raise UsageError(message)
     else:
         task = entry

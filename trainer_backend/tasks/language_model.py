@@ -181,7 +181,7 @@ def _files(root: Path | None, data: LanguageModelData) -> Iterator[tuple[str, Pa
         library = Path(sysconfig.get_path("stdlib"))
         yield from _walk(library, ["*.py"], LEFT_OUT)
     elif root.exists() and not is_readable(root):
-        message = f"data.path = {data.path}: {root} may not be read by this user. Check its rights."
+        message = f"data.path = {data.path}: {root} cannot be read by this user. Check its permissions."
         raise UsageError(message)
     elif root.is_dir():
         yield from _walk(root, [word.strip() for word in data.pattern.split(",") if word.strip()])
@@ -207,14 +207,12 @@ def _walk(
 def _read(path: Path) -> bytes:
     try:
         if path.stat().st_size > LARGEST_FILE_BYTES:
-            message = (
-                f"{path} is larger than 1 GiB; byte by byte, that is not for this kind of task. Split it."
-            )
+            message = f"{path} is larger than 1 GiB, which is too much for this kind of task. Split it."
             raise UsageError(message)
         return path.read_bytes()
     except OSError as error:
         message = (
-            f"{path} cannot be read: {error.strerror}. Check its rights, or leave it out by data.pattern."
+            f"{path} cannot be read: {error.strerror}. Check its permissions, or exclude it by data.pattern."
         )
         raise UsageError(message) from error
 

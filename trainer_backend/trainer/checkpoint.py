@@ -156,7 +156,7 @@ def _compare(path: Path) -> None:
         message = f"The checkpoint {path.name} has no readable {CHECKSUMS}: it is truncated or half copied."
         raise CheckpointError(message) from error
     if names != sorted((MODEL, TRAINING, STATE)):
-        message = f"The checkpoint {path.name} names other files than {MODEL}, {TRAINING} and {STATE}."
+        message = f"The checkpoint {path.name} names files other than {MODEL}, {TRAINING} and {STATE}."
         raise CheckpointError(message)
     for name in names:
         try:
@@ -180,7 +180,7 @@ def _load(path: Path) -> dict[str, torch.Tensor]:
             raise CheckpointError(message)
         tensors: dict[str, torch.Tensor] = load(content)
     except (OSError, SafetensorError) as error:
-        message = f"{path.parent.name}/{path.name} is no safetensors file: {error}."
+        message = f"{path.parent.name}/{path.name} is not a safetensors file: {error}."
         raise CheckpointError(message) from error
     return tensors
 

@@ -169,13 +169,13 @@ class Checkpoints:
         if run != self.run:
             message = (
                 f"The run's folder was moved from {self.run.path} to {run.path} while it trained. The"
-                f" checkpoint of step {step} was saved there. Go on with: gradacc resume {run.path}"
+                f" checkpoint of step {step} was saved there. Continue with: gradacc resume {run.path}"
             )
             raise RunMovedError(message)
         if not self._journal.is_in_place():
             message = (
                 f"{run.journal_path.name} was removed from {run.path} while the run trained. Its history is"
-                f" written there again. Go on with: gradacc resume {run.typed}"
+                f" written there again. Continue with: gradacc resume {run.typed}"
             )
             raise RunMovedError(message)
 
@@ -242,7 +242,7 @@ class Checkpoints:
             return None
         message = (
             f"No checkpoint of this run can be used. The last tried: {last} Copy checkpoints/ again from"
-            f" where it is whole, or begin anew: gradacc run {self.run.recipe_path}."
+            f" an intact copy, or start again: gradacc run {self.run.recipe_path}."
         )
         raise CheckpointError(message) from last
 

@@ -44,7 +44,8 @@ def choose_precision(asked: str, device: torch.device) -> Precision:
     if asked == "auto":
         return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(False) else "fp32"
     if asked == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
-        message = f"run.precision = bf16: {torch.cuda.get_device_name(device)} has none. Use fp16 or fp32."
+        name = torch.cuda.get_device_name(device)
+        message = f"run.precision = bf16: {name} does not support it. Use fp16 or fp32."
         raise UsageError(message)
     return "fp16" if asked == "fp16" else "bf16" if asked == "bf16" else "fp32"
 

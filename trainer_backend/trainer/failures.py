@@ -55,8 +55,8 @@ def sentence_of(error: BaseException) -> str:
     words = _last_line(error)
     if isinstance(error, ValueError) and BATCH_NORM_OF_ONE in words:
         return (
-            "BatchNorm in training cannot normalise a micro-batch that has one value a channel. Use a larger"
-            " accumulation.micro_batch_size with a smaller N, freeze these layers, or use GroupNorm."
+            "BatchNorm in training cannot normalize a micro-batch that has one value per channel. Use a"
+            " larger accumulation.micro_batch_size with a smaller N, freeze these layers, or use GroupNorm."
         )
     place = where(error)
     return f"{words} (in {place})" if place else words

@@ -68,7 +68,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         description="Prove that N micro-batches give the gradient of one large batch, for a recipe.",
     )
     parser.add_argument("recipe", metavar="RECIPE", help="a recipe file, or a run's directory")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line on stdout")
+    parser.add_argument("--json", action="store_true", help="one JSON object per line on stdout")
     parser.add_argument(
         "--report",
         action="append",
@@ -103,14 +103,14 @@ def _steps(text: str) -> tuple[int, ...]:
     except ValueError:
         found = ()
     if not found or found[0] < 2 or found[-1] > LARGEST_SAMPLES:
-        message = f"{text!r} is no list of whole numbers from 2 to {LARGEST_SAMPLES:,}, such as 2,4,8"
+        message = f"{text!r} is not a list of whole numbers from 2 to {LARGEST_SAMPLES:,}, such as 2,4,8"
         raise argparse.ArgumentTypeError(message)
     return found
 
 
 def _samples(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 2 <= int(text) <= LARGEST_SAMPLES:
-        message = f"{text!r} is no whole number from 2 to {LARGEST_SAMPLES:,}"
+        message = f"{text!r} is not a whole number from 2 to {LARGEST_SAMPLES:,}"
         raise argparse.ArgumentTypeError(message)
     return int(text)
 

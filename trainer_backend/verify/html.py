@@ -153,8 +153,8 @@ def _published(report: VerifyReport, tr: sentences.Translate) -> str:
     )
     source = f"<p class='muted'>{escape(report.published_source)}</p>" if report.published_source else ""
     return (
-        f"<section><h2>{escape(tr('As published, and as run here'))}</h2>{source}<table><tr><th></th>"
-        f"<th>{escape(tr('as published'))}</th><th>{escape(tr('as run here'))}</th></tr>"
+        f"<section><h2>{escape(tr('As published, and in this run'))}</h2>{source}<table><tr><th></th>"
+        f"<th>{escape(tr('as published'))}</th><th>{escape(tr('in this run'))}</th></tr>"
         f"{rows}</table></section>"
     )
 
@@ -171,10 +171,10 @@ def _facts(report: VerifyReport, tr: sentences.Translate) -> str:
         for floor in report.floors
     )
     return (
-        f"<section><h2>{escape(tr('How it was made'))}</h2><table>{rows}</table></section>"
-        f"<section><h2>{escape(tr('Floors: the large batch alone'))}</h2><table><tr><th></th>"
+        f"<section><h2>{escape(tr('How it was checked'))}</h2><table>{rows}</table></section>"
+        f"<section><h2>{escape(tr('Rounding floors: the large batch alone'))}</h2><table><tr><th></th>"
         f"<th class='n'>{escape(tr('against {reference}').format(reference=report.reference))}</th>"
-        f"<th class='n'>{escape(tr('twice the same'))}</th>"
+        f"<th class='n'>{escape(tr('same order'))}</th>"
         f"<th class='n'>{escape(tr('reversed order'))}</th></tr>"
         f"{floors}</table></section>"
     )

@@ -37,7 +37,7 @@ class VerifyProgress(Message, frozen=True, kw_only=True):
 
 
 class VerifyFailed(Message, frozen=True, kw_only=True):
-    """No certificate could be made."""
+    """The certificate could not be made."""
 
     message: str
 

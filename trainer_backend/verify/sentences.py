@@ -66,8 +66,8 @@ PROGRESS: Final[dict[str, str]] = {
 
 CULPRITS: Final[dict[str, Said]] = {
     "batch-norm": Said(
-        "BatchNorm normalises each micro-batch by its own statistics ({layers} layers): a ghost batch of "
-        "{micro_batch_size} samples, not of the effective batch.",
+        "BatchNorm normalizes each micro-batch by its own statistics ({layers} layers): a ghost batch of"
+        " {micro_batch_size} samples, not of the effective batch.",
         "Use momentum {momentum_for_steps} instead of {momentum}, so that the running statistics move once a "
         "window of {steps}; or freeze these layers (eval mode); or use GroupNorm.",
     ),
@@ -91,8 +91,8 @@ CULPRITS: Final[dict[str, Said]] = {
     ),
     "ratio": Said(
         "This loss term is a ratio over the whole micro-batch (such as Dice, or a mean over valid elements).",
-        "Return numerator and denominator as total and weight; where it is no such ratio (Dice), sum it per "
-        "sample, or state it: LossTerm(…, per_micro_batch=True).",
+        "Return numerator and denominator as total and weight; where it is not such a ratio (Dice), sum it"
+        " per sample, or state it: LossTerm(…, per_micro_batch=True).",
     ),
     "in-batch-negatives": Said(
         "Each sample is scored against the others of its micro-batch (in-batch negatives), so fewer samples "
@@ -113,7 +113,7 @@ CULPRITS: Final[dict[str, Said]] = {
         "by sample.",
     ),
     "samples-influence-each-other": Said(
-        "Samples of a micro-batch influence each other in this loss term, so it is no sum over samples.",
+        "Samples of a micro-batch influence each other in this loss term, so it is not a sum over samples.",
         "With in-batch negatives, GradCache gives the large batch exactly; a statistic over the batch can be "
         "taken per sample; else state it: LossTerm(…, per_micro_batch=True).",
     ),
@@ -164,9 +164,8 @@ CULPRITS: Final[dict[str, Said]] = {
     ),
 }
 REMARKS: Final[dict[str, str]] = {
-    "fp64-cannot-run": "fp64 cannot run here ({reason}), so fp32 and its floor are the reference: "
-    "faults below "
-    "1e-5 stay unseen.",
+    "fp64-cannot-run": "fp64 cannot run here ({reason}), so fp32 and its floor are the reference: faults"
+    " below 1e-5 are not detected.",
     "large-batch-does-not-fit": "The large batch of {wanted} samples does not fit in memory. "
     "{samples} samples were "
     "compared with one batch; all {wanted} only between two cuts and two orders.",
@@ -182,9 +181,8 @@ REMARKS: Final[dict[str, str]] = {
     "by rounding; "
     "sum them in fp64 for exact ones.",
     "half-inside": "Something computes in half precision inside the fp64 run ({where}).",
-    "precision-is-coarse": "One batch in {precision} already differs from fp64 by {error}: the "
-    "precision, not "
-    "accumulation, is what this run feels.",
+    "precision-is-coarse": "One batch in {precision} already differs from fp64 by {error}; this error comes"
+    " from the precision, not from accumulation.",
     "task-warned": "The task warns: {code}.",
     "optimizer-in-backward": "A hook on {parameter} runs inside the backward: an optimizer that steps there "
     "sees one micro-batch, not the window.",
@@ -193,9 +191,9 @@ REMARKS: Final[dict[str, str]] = {
     "half-gradients": "{parameters} parameters gather their gradients in half precision, which is inexact; "
     "accumulation.gradient_dtype = fp32 is exact.",
     "batch-norm": "{modules} BatchNorm layers in train mode see {micro_batch_size} samples at a time.",
-    "batch-norm-of-one": "{modules} BatchNorm layers in train mode, {first} first, see a single sample at a "
-    "time in the run: each is normalised by itself, or refused where it has one value a channel. Use a "
-    "larger micro-batch, freeze them, or use GroupNorm.",
+    "batch-norm-of-one": "{modules} BatchNorm layers in train mode, {first} first, see a single sample at a"
+    " time in the run: each is normalised by itself, or refused where it has one value"
+    " per channel. Use a larger micro-batch, freeze them, or use GroupNorm.",
 }
 
 

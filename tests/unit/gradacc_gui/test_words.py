@@ -310,27 +310,27 @@ def test_no_fact_is_forgotten_here() -> None:
     assert {type(fact).__name__ for fact, _ in LINES} == set(FACTS)
 
 
-WISHES: list[tuple[AnyCommand, str]] = [
+REQUESTS: list[tuple[AnyCommand, str]] = [
     (SetAccumulation(steps=8), "N = 8"),
     (SetMicroBatchSize(size=4), "micro-batch = 4"),
     (SetLearningRate(value=1e-3), "learning rate = 0.001"),
-    (SetMaxGradNorm(value=1.0), "clip at 1"),
+    (SetMaxGradNorm(value=1.0), "clipping at 1"),
     (SetMaxGradNorm(value=None), "no clipping"),
-    (Pause(), "a pause"),
-    (Resume(), "to go on"),
-    (SaveCheckpoint(), "a checkpoint"),
-    (RollBack(), "to roll back to the last good checkpoint"),
-    (RollBack(step=7), "to roll back to step 7"),
-    (Stop(), "to stop"),
-    (Stop(now=True), "to stop now"),
+    (Pause(), "pause"),
+    (Resume(), "resume"),
+    (SaveCheckpoint(), "checkpoint"),
+    (RollBack(), "rollback to the last good checkpoint"),
+    (RollBack(step=7), "rollback to step 7"),
+    (Stop(), "stop"),
+    (Stop(now=True), "immediate stop"),
 ]
 
 
-@pytest.mark.parametrize(("command", "text"), WISHES, ids=lambda value: type(value).__name__)
-def test_a_commands_wish_in_words(command: AnyCommand, text: str) -> None:
-    """What "Requested …" goes on with."""
-    assert words.wish(command) == text
-    assert {type(each) for each, _ in WISHES} == set(get_args(AnyCommand))
+@pytest.mark.parametrize(("command", "text"), REQUESTS, ids=lambda value: type(value).__name__)
+def test_a_command_in_words(command: AnyCommand, text: str) -> None:
+    """What stands before "requested", "from step 5" and "was refused"."""
+    assert words.request(command) == text
+    assert {type(each) for each, _ in REQUESTS} == set(get_args(AnyCommand))
 
 
 def test_words_need_no_qt() -> None:
@@ -345,7 +345,7 @@ def test_words_need_no_qt() -> None:
 
 
 def test_who_reads_is_called_you(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the fact as in the wish; anybody else by name."""
+    """In the event as in the command; anybody else by name."""
     monkeypatch.setattr("gradacc_gui.words.person", lambda: "ada")
     assert words.asker("ada") == "you"
     assert words.asker("grace") == "grace"
@@ -353,7 +353,7 @@ def test_who_reads_is_called_you(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_was_asked_reads_as_a_sentence() -> None:
-    """A thing is asked for, a deed is asked."""
-    assert words.asked(Pause()) == "Requested a pause"
-    assert words.asked(Resume()) == "Asked to go on"
-    assert words.asked(Stop(now=True)) == "Asked to stop now"
+    """The same words for each kind of command."""
+    assert words.requested(Pause()) == "Pause requested"
+    assert words.requested(Resume()) == "Resume requested"
+    assert words.requested(Stop(now=True)) == "Immediate stop requested"

@@ -126,7 +126,7 @@ def test_a_schedule_of_n_must_rise_and_start_somewhere() -> None:
     assert "must rise" in messages({"run": RUN, "accumulation": STEPS | {"schedule": points}})[0]
     assert "starts at sample 10" in messages({"run": RUN, "accumulation": {"schedule": points[:1]}})[0]
     inner = messages({"run": RUN, "accumulation": {"schedule": [{"from_sample": 0, "stps": 2}]}})
-    assert inner == ["accumulation.schedule[0].stps is not a key. Take it away."]
+    assert inner == ["accumulation.schedule[0].stps is not a key. Remove it."]
 
 
 def test_a_recipe_of_an_older_version_is_read_under_its_old_names() -> None:

@@ -68,7 +68,7 @@ def _targeted(model: torch.nn.Module, target: str, task: CausalLMTask) -> list[s
     try:
         pattern = re.compile(target)
     except re.error as error:
-        message = f"task.lora_targets: {target!r} is no regular expression ({error}). Mend it."
+        message = f"task.lora_targets: {target!r} is not a regular expression ({error}). Correct it."
         raise UsageError(message) from error
     found = [
         name for name, module in model.named_modules() if takes_adapter(module) and pattern.fullmatch(name)

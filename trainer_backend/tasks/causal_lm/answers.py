@@ -170,7 +170,7 @@ class Answers:
         )
         if not words or at < 0 or prompt_at < 0:
             raise Unfit(
-                "the chat template writes the conversation otherwise once it is answered, and the last"
+                "the chat template writes the conversation differently once it is answered, and the last"
                 " question is not found in it"
             )
         rest, prompt_rest = text[at + len(words) :], prompt[prompt_at + len(words) :]

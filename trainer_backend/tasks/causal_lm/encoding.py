@@ -182,7 +182,7 @@ class Encoder:
 
     def _broken(self, found: Broken) -> None:
         if self._data.broken == "stop":
-            message = f'{found.place}: {found.reason}. Mend the record, or set data.broken = "skip".'
+            message = f'{found.place}: {found.reason}. Correct the record, or set data.broken = "skip".'
             raise UsageError(message)
         self._counts["broken"] += 1
 

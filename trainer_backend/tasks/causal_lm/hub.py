@@ -57,7 +57,7 @@ def read_hub(text: str, *, offline: bool) -> Iterator[Item]:
     """The rows of `organisation/name:subset#split`, streamed. Raises UsageError."""
     if offline:
         message = (
-            f"data.path = {text} is no file or folder, and the hub may not be asked (offline)."
+            f"data.path = {text} is neither a file nor a folder, and the hub may not be asked (offline)."
             " Give a path, or turn task.offline off."
         )
         raise UsageError(message)
@@ -69,7 +69,7 @@ def read_hub(text: str, *, offline: bool) -> Iterator[Item]:
         yield from _rows(text, found)
     except (OSError, ValueError) as error:
         message = (
-            f"data.path = {text} is no file or folder, and it did not come from the hub: {error}."
+            f"data.path = {text} is neither a file nor a folder, and it did not come from the hub: {error}."
             " Check the name, its subset (name:subset) and split (name#split)."
         )
         raise UsageError(message) from error

@@ -153,7 +153,7 @@ def refuse_folder(task: CausalLMTask, folder: Path) -> None:
     path = source / "config.json"
     if not path.is_file():
         adapter = (source / "adapter_config.json").is_file()
-        message = f"task.model = {source} has no config.json, so it is no model directory." + (
+        message = f"task.model = {source} has no config.json, so it is not a model directory." + (
             " It holds an adapter; give the model that the adapter was trained on, or merge it first."
             if adapter
             else " Give the directory that save_pretrained wrote."
@@ -190,11 +190,11 @@ def _cannot_load(what: str, task: CausalLMTask, folder: Path, error: Exception) 
         return f"The {what} in {source} cannot be loaded: {first}. Is the directory complete?"
     if is_offline(task):
         return (
-            f"task.model = {task.model} is no directory, and the hub may not be asked (offline),"
+            f"task.model = {task.model} is not a directory, and the hub may not be asked (offline),"
             " nor is it cached. Give a model directory, or turn offline off."
         )
     return (
-        f"task.model = {task.model} is no directory, and the {what} did not come from the hub: {first}."
+        f"task.model = {task.model} is not a directory, and the {what} did not come from the hub: {first}."
         " Check the name and the connection, or give a model directory."
     )
 
@@ -208,7 +208,7 @@ def _why(what: str, task: CausalLMTask, said: str) -> tuple[str, str]:
         return f"transformers {version} does not know the architecture {kind}", remedy
     if "Unrecognized configuration class" in said and what == "model":
         kind = next(iter(re.findall(r"class '[\w.]*\.(\w+)Config'", said)), "This")
-        return f"{kind} is no causal language model", "Choose a model that continues text."
+        return f"{kind} is not a causal language model", "Choose a model that continues text."
     if "trust_remote_code" in said or "execute the" in said:
         return (
             "it brings code of its own, which is not run unasked",

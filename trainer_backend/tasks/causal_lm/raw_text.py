@@ -81,7 +81,7 @@ def _from_line(place: str, line: bytes, decoder: msgspec.json.Decoder[Any]) -> I
                 f"not text in UTF-8 (byte {fault.start + 1} of the line). Convert it; it may be in Latin-1",
             )
         except UnicodeEncodeError:
-            return Broken(place, "holds half of a pair of surrogates, which is no character")
+            return Broken(place, "holds half of a pair of surrogates, which is not a character")
         except (ValueError, RecursionError) as fault:
             ended = "" if line.endswith(b"\n") else "; the line is the last and may be cut off"
             reason = str(fault) if isinstance(fault, ValueError) else str(error)
@@ -178,7 +178,7 @@ def _item(place: str, value: Any) -> Item:  # noqa: ANN401 - JSON
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
-        return Broken(place, "holds half of a pair of surrogates, which is no character")
+        return Broken(place, "holds half of a pair of surrogates, which is not a character")
     return DataRecord(place, value)
 
 

@@ -121,10 +121,10 @@ def read_file(file: Path) -> Iterator[DataRecord | Broken]:
             place = item.place
             yield item
     except (EOFError, zlib.error) as error:
-        yield Broken(place, f"the compressed file is damaged or cut off behind this place ({error})")
+        yield Broken(place, f"the compressed file is damaged or cut off after this point ({error})")
     except UnicodeDecodeError as error:
         yield Broken(
-            place, f"not text in UTF-8 behind this place ({error.reason}, byte {error.start} of a part)"
+            place, f"not text in UTF-8 after this point ({error.reason}, byte {error.start} of a part)"
         )
     except OSError as error:
         message = f"{file} cannot be read: {error.strerror or error}. Check the file and its permissions."
@@ -144,7 +144,7 @@ def _reader(file: Path) -> Iterator[DataRecord | Broken]:
     elif kind in COLUMNS:
         names = {".parquet": "Parquet"}
         yield Broken(
-            str(file), f"not a {names.get(kind, 'n Arrow').strip()} file (its first bytes are others)"
+            str(file), f"not a {names.get(kind, 'n Arrow').strip()} file (its first bytes are different)"
         )
     elif kind in DELIMITED:
         yield from read_delimited(file)

@@ -103,7 +103,7 @@ def turns_of(messages: Any, *, role_key: str = "", content_key: str = "") -> tup
     turns: list[Turn] = []
     for number, message in enumerate(messages, 1):
         if not isinstance(message, Mapping):
-            raise Unfit(f"message {number} is no table with a role and its content")
+            raise Unfit(f"message {number} is not a table with a role and its content")
         turns.append(_turn(message, number, role_key, content_key))
     return tuple(turns)
 

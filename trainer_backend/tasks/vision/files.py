@@ -23,7 +23,7 @@ def picture_files(folder: Path, key: str, warn: ReportWarning) -> list[Path]:
     A Mac writes "._name.png" beside a picture on a foreign disk, which is none. Raises UsageError.
     """
     if not folder.is_dir():
-        message = f"{key} = {folder} is no folder. Check the path; it starts at the recipe's folder."
+        message = f"{key} = {folder} is not a folder. Check the path; it starts at the recipe's folder."
         raise UsageError(message)
     found: list[Path] = []
     hidden: list[str] = []

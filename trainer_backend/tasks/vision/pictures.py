@@ -116,7 +116,7 @@ def _without_nodata(path: Path, array: Values, nodata: float | None) -> tuple[to
         what = "NaN" if np.isnan(array).any() else "infinite"
         message = (
             f"{path} has {what} pixels. Set data.nodata to the value of pixels that were not measured"
-            f" ({'nan' if what == 'NaN' else 'inf'} here), or mend the file."
+            f" ({'nan' if what == 'NaN' else 'inf'} here), or correct the file."
         )
         raise BrokenImageError(message)
     return (None if nodata is None else torch.from_numpy(~missing)), array
@@ -292,7 +292,7 @@ def _deep_png(path: Path) -> Decoded | None:
         codecs: Any = importlib.import_module("imagecodecs")
     except ImportError as error:
         message = (
-            f"{path} has 16 bits a colour, of which Pillow would drop 8. Run: pip install imagecodecs,"
+            f"{path} has 16 bits per channel, of which Pillow would drop 8. Run: pip install imagecodecs,"
             " or save it with 8 bits."
         )
         raise BrokenImageError(message) from error
@@ -351,7 +351,9 @@ def _taken_axes(
     take: dict[str, int | slice] = {}
     pages = [axis for axis, length in zip(axes, shape, strict=True) if axis not in "YXSC" and length > 1]
     if len(pages) > 1:
-        message = f"{path} has the axes {axes}, more than height, width and channels. Save one plane a file."
+        message = (
+            f"{path} has the axes {axes}, more than height, width and channels. Save one plane per file."
+        )
         raise BrokenImageError(message)
     for axis, length in zip(axes, shape, strict=True):
         if axis in "YX" or (axis in "SC" and length > 1):
@@ -361,14 +363,14 @@ def _taken_axes(
         else:
             take[axis] = 0
     if isinstance(take.get("S"), slice) and isinstance(take.get("C"), slice):
-        message = f"{path} has two axes of channels ({axes}). Save one plane a file."
+        message = f"{path} has two axes of channels ({axes}). Save one plane per file."
         raise BrokenImageError(message)
     return take
 
 
 def _page(path: Path, pages: int, rules: PictureRules) -> int:
     if rules.page is None:
-        message = f"{path} has {pages} pages. Say which one is meant with data.page (1 is the first)."
+        message = f"{path} has {pages} pages. Choose one with data.page (1 is the first)."
         raise BrokenImageError(message)
     if rules.page > pages:
         message = f"data.page = {rules.page}, but {path} has {pages} pages. Choose one of them."

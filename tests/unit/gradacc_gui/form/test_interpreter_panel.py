@@ -70,7 +70,7 @@ def test_a_file_that_is_no_python_says_so(panel: InterpreterPanel, qtbot: QtBot,
     path.chmod(0o755)
     with qtbot.waitSignals([panel.changed, panel.changed], timeout=30_000):
         panel.choose(str(path))
-    assert "is no working Python 3" in panel.sentence
+    assert "is not a working Python 3" in panel.sentence
     assert panel.words.property("role") == "error"
 
 

@@ -93,7 +93,7 @@ def test_a_model_that_continues_no_text_is_named(tmp_path: Path) -> None:
     """An encoder and decoder, say."""
     write_model(tmp_path / "model")
     configure(tmp_path, model_type="t5", architectures=["T5ForConditionalGeneration"])
-    assert "T5 is no causal language model" in refused(tmp_path)
+    assert "T5 is not a causal language model" in refused(tmp_path)
 
 
 def test_a_model_whose_tokens_see_later_ones_is_refused(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_target_may_be_a_regular_expression(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"lora_targets": (r"(q|v",)}, "is no regular expression"),
+        ({"lora_targets": (r"(q|v",)}, "is not a regular expression"),
         ({"lora_targets": (r".*\.(wq|wk)",)}, "matches no module of model"),
         ({"modules_to_save": ("lm_haed",)}, "Did you mean lm_head?"),
     ],

@@ -356,7 +356,7 @@ def test_records_of_a_group_are_held_out_together(model: Path, tmp_path: Path) -
 
 
 def test_rows_of_one_conversation_are_never_on_both_sides(tmp_path: Path) -> None:
-    """A template that writes earlier answers otherwise makes several rows of it."""
+    """A template that writes earlier answers differently makes several rows of it."""
     drops = write_door_model(tmp_path, "tok_drops")
     talk = [*TALK, {"role": "user", "content": "two plus two?"}, {"role": "assistant", "content": "four"}]
     path = write_json_lines(tmp_path / "data.jsonl", [{"messages": talk}] * 10)

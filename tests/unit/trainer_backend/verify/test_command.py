@@ -170,7 +170,7 @@ def test_what_was_published_stands_beside_what_was_certified(
         ("optimizer.name", "adamw", "adamw", True),
     ]
     said = capsys.readouterr().out
-    assert "As published (Author 2025, table 3), and as run here:" in said
+    assert "As published (Author 2025, table 3), and in this run:" in said
     assert any(line.split()[-2:] == ["4096", "6"] for line in said.splitlines())
     assert "Author 2025, table 3" in html.read_text("utf-8")
     assert "<td>4096</td><td class='per-micro-batch'>6</td>" in html.read_text("utf-8")
@@ -191,7 +191,7 @@ def test_bad_usage_gives_2(recipe: Path, arguments: list[str], capsys: pytest.Ca
     (told,) = capsys.readouterr().err.strip().splitlines()
     assert "trainer_backend" not in told  # it may have been asked for as `gradacc verify`
     if arguments[0] == "--steps":
-        assert "is no list of whole numbers from 2 to 100,000" in told
+        assert "is not a list of whole numbers from 2 to 100,000" in told
 
 
 def test_without_a_recipe_it_gives_2() -> None:
