@@ -62,7 +62,7 @@ REFUSALS: Final[dict[str, str]] = {
     "already-paused": "the run is paused already",
     "not-paused": "the run is not paused",
     "no-checkpoint": "there is no checkpoint to go back to",
-    "library-counts-updates-ahead": "the library has counted its updates ahead; N stays {before} in this run",
+    "library-counts-updates-ahead": "N = {after} is below the planned N, by which the library counted its updates",
     "epoch-ended-early": "the epoch ended before step {step}, where the library's counter would have allowed "
     "it; ask again",
     "library-decides": "the library that trains decides this, not gradacc",

@@ -159,7 +159,7 @@ def test_ctrl_c_asks_for_a_stop_and_waits(gradacc: Gradacc) -> None:
     out, err = process.communicate(timeout=60)
 
     assert process.returncode == 0
-    assert "Stopping after this window" in err
+    assert "Stopping after the current optimizer step" in err
     assert "Stopped after step" in out
     (ended,) = events(run, RunStopped)
     assert ended.reason == "stop"
@@ -262,7 +262,7 @@ def test_a_killed_trainer_is_told_with_exit_code_1(gradacc: Gradacc) -> None:
 
     assert process.returncode == 1
     assert "was ended by SIGKILL. See" in err  # it said nothing, and its heading is no last word
-    assert f"`gradacc resume {run.id}` goes again from its first step." in err
+    assert f"`gradacc resume {run.id}` starts again at step 1." in err
     assert summarise(run).state is RunState.INTERRUPTED
 
 

@@ -143,7 +143,7 @@ def test_a_setting_on_the_command_line_is_toml_or_a_bare_word(
 def test_a_key_that_is_none_is_refused(key: str) -> None:
     """Keys are table and name."""
     document = parse_document("[run]\nseed = 1\n")
-    with pytest.raises(UsageError, match="no recipe key"):
+    with pytest.raises(UsageError, match="not a recipe key"):
         set_value(document, key, 1)
 
 

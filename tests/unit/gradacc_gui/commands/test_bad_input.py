@@ -131,7 +131,7 @@ def test_a_folder_is_no_recipe(tmp_path: Path, refused: Callable[..., str]) -> N
         (b"recipe_version = 99\n[run]\nepochs = 1\n", "written by a newer gradacc"),
         (b"recipe_version = 'x'\n[run]\nepochs = 1\n", "is not a recipe version"),
         (b"run = 3\n", "is not a table"),
-        (b"", "says nowhere how long to train"),
+        (b"", "does not say how long to train"),
     ],
 )
 def test_an_unreadable_recipe_is_told(
@@ -291,11 +291,11 @@ def test_a_wrong_command_line_is_one_line(refused: Callable[..., str], arguments
 def test_a_file_that_is_there_is_not_written_over(tmp_path: Path, refused: Callable[..., str]) -> None:
     """Neither by a template nor by an export."""
     (tmp_path / "my_task.py").write_text("mine")
-    assert "is there already" in refused("new", "task", str(tmp_path / "my_task.py"))
+    assert "already exists" in refused("new", "task", str(tmp_path / "my_task.py"))
 
     (tmp_path / "other_task.toml").write_text("mine")
     assert "other_task.toml is there already" in refused("new", "task", str(tmp_path / "other_task.py"))
-    assert "no Python name" in refused("new", "task", str(tmp_path / "my-task.py"))
+    assert "not a Python name" in refused("new", "task", str(tmp_path / "my-task.py"))
 
     run = write_run(runs_folder(), Plan(steps=2))
     assert "not empty" in refused("export", run.id, "--output", str(tmp_path))

@@ -33,7 +33,7 @@ def test_an_ask_is_told_as_asked_then_from_a_step_then_as_changed() -> None:
     asks.sent(command)
     ask = asks.newest(SetAccumulation)
     assert ask is not None
-    assert told(ask) == "Requested N = 16; waiting for the trainer"
+    assert told(ask) == "N = 16 requested; waiting for the trainer"
     assert asks.apply(records(CommandAccepted(command_id=command.id, applies_at_step=125)))
     ask = asks.newest(SetAccumulation)
     assert ask is not None

@@ -107,14 +107,14 @@ def test_the_oldest_torch_is_the_one_that_is_declared() -> None:
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("#!/bin/sh\nexit 7\n", r"no working Python 3 \(exit code 7\)"),
-        ("#!/bin/sh\n", r"no working Python 3 \(it ended without an answer\)\. Choose"),
+        ("#!/bin/sh\nexit 7\n", r"not a working Python 3 \(exit code 7\)"),
+        ("#!/bin/sh\n", r"not a working Python 3 \(it ended without an answer\)\. Choose"),
         (
             "#!/bin/sh\necho 'pyenv: no such command' >&2\necho '      and a broken tail.' >&2\nexit 127\n",
             r"\(exit code 127\)\. It said: pyenv: no such command\. Choose",
         ),
         ("#!/bin/sh\necho 'I am a shell' >&2\nexit 1\n", "It said: I am a shell"),
-        ("#!/bin/sh\necho 'gradacc-probe:{\"version\": 4}'\n", "no working Python 3"),
+        ("#!/bin/sh\necho 'gradacc-probe:{\"version\": 4}'\n", "not a working Python 3"),
         ("#!/bin/sh\nsleep 30\n", "did not answer within 0.3 s"),
         ("#!/no/such/interpreter\n", "cannot be started"),
     ],

@@ -417,4 +417,4 @@ def test_a_full_disk_is_told_by_whoever_looks(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=4096))
 
     assert str(run.path) in disk_problem(run)
-    assert "free some space" in disk_problem(run)
+    assert "free some disk space" in disk_problem(run)

@@ -69,7 +69,7 @@ def test_a_prompt_that_changes_once_it_is_answered_is_that_of_use(tmp_path: Path
         text = "".join(row.texts)
         assert text.count("add_up") == 1
         assert text.index("add_up") < text.rindex("<|b|>user")
-    assert any("behind the prompt" in sentence for sentence in found.said)
+    assert any("after the prompt" in sentence for sentence in found.said)
 
 
 def test_a_block_that_answers_do_not_have_is_not_learnt_and_not_shown(tmp_path: Path) -> None:

@@ -258,7 +258,7 @@ def test_a_file_that_does_not_fit_is_named(folder: Path, harm: Any, words: str) 
 @pytest.mark.parametrize(
     ("data", "task", "words"),
     [
-        ({"images": "none"}, {}, "is no folder"),
+        ({"images": "none"}, {}, "is not a folder"),
         ({}, {"encoder": "resnet19"}, "resnet19"),
         ({}, {"cross_entropy": 0.0, "dice": 0.0}, "are all 0"),
         ({}, {"class_weights": (1.0,)}, "1 values for 3 classes"),

@@ -77,6 +77,6 @@ def test_a_batch_norm_of_one_value_gets_a_remedy() -> None:
     with pytest.raises(ValueError, match="more than 1 value") as caught:
         torch.nn.BatchNorm1d(2)(torch.zeros(1, 2))
     reason = failures.run_failed(caught.value, step=0, samples_seen=0).reason
-    assert reason.startswith("BatchNorm in training cannot normalise")
+    assert reason.startswith("BatchNorm in training cannot normalize")
     assert "Use a larger accumulation.micro_batch_size" in reason
     assert "GroupNorm" in reason
