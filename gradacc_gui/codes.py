@@ -62,7 +62,7 @@ REFUSALS: Final[dict[str, str]] = {
     "already-paused": "the run is paused already",
     "not-paused": "the run is not paused",
     "no-checkpoint": "there is no checkpoint to go back to",
-    "library-counts-updates-ahead": "N = {after} is below the planned N, by which the library counted its updates",
+    "library-counts-updates-ahead": "N = {after} is below the planned N, for which its updates are counted",
     "epoch-ended-early": "the epoch ended before step {step}, where the library's counter would have allowed "
     "it; ask again",
     "library-decides": "the library that trains decides this, not gradacc",

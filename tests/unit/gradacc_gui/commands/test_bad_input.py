@@ -294,7 +294,7 @@ def test_a_file_that_is_there_is_not_written_over(tmp_path: Path, refused: Calla
     assert "already exists" in refused("new", "task", str(tmp_path / "my_task.py"))
 
     (tmp_path / "other_task.toml").write_text("mine")
-    assert "other_task.toml is there already" in refused("new", "task", str(tmp_path / "other_task.py"))
+    assert "other_task.toml already exists" in refused("new", "task", str(tmp_path / "other_task.py"))
     assert "not a Python name" in refused("new", "task", str(tmp_path / "my-task.py"))
 
     run = write_run(runs_folder(), Plan(steps=2))
