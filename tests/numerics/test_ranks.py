@@ -292,9 +292,9 @@ def test_own_denominators_and_out_of_memory_are_agreed_on(
     """Rank 1 runs out of memory: both replay in single samples, and the gradient is the large batch's."""
     done = on_both_ranks[f"own-{limit}-{ahead}"]
     split = 1 if limit == 99 else 2
-    for rank, (found, many) in enumerate(zip(done, (2, 3), strict=True)):
+    for found in done:
         assert found["error"] <= RELATIVE
-        assert found["micro_batches"] == many * split, rank
+        assert found["micro_batches"] == 5 * split
         assert found["ceiling"] == (None if limit == 99 else 1)
 
 

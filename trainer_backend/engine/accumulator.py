@@ -12,6 +12,7 @@ them, is 1 here.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, suppress
@@ -31,10 +32,18 @@ from trainer_backend.engine.own_generators import OwnGenerator, own_generators
 from trainer_backend.engine.passes import Passes
 from trainer_backend.engine.precision import LossScaler, Precision, autocast
 from trainer_backend.engine.private_api import multiply_each
+from trainer_backend.engine.ranked_passes import RankedPasses
 from trainer_backend.engine.ranks import Ranks
+from trainer_backend.engine.seeding import Seeding
 from trainer_backend.engine.sums import Sums
 from trainer_backend.engine.weight_copies import WeightCopies
-from trainer_backend.engine.window import Feed, NonFiniteError, WindowResult, WindowTotals
+from trainer_backend.engine.window import (
+    Feed,
+    NoBatchError,
+    NonFiniteError,
+    WindowResult,
+    WindowTotals,
+)
 from trainer_backend.errors import GradaccError
 from trainer_backend.noise_scale import NoiseSample, NoiseSums, window_noise
 from trainer_backend.protocol import Event, MicroBatchMeasured, NonFiniteSeen, OutOfMemoryRecovered, Warned
@@ -56,6 +65,9 @@ class Accumulator:
                      that running out of memory inside it can be undone
     halve_alone      where norms are measured and a window has one micro-batch, run it as two: the noise
                      scale needs two gradients
+    process_group    ranks that train this model together: their gradients are summed here (a DDP's own
+                     group is found); or `ranks`, the same with a group of its own for numbers
+    seed_of_step     gives a number for a window's number; its micro-batches draw by it, whatever the rank
     own_gradients    copy each window's first gradients: needed under CUDA-graph trees
     on_micro_batch   gets a `MicroBatchMeasured` for each micro-batch; samples that a replay runs
                      again are not reported twice
@@ -88,6 +100,8 @@ class Accumulator:
         snapshot_step: bool = False,
         own_gradients: bool = False,
         process_group: Any | None = None,  # noqa: ANN401 - torch's own type
+        ranks: Ranks | None = None,
+        seed_of_step: Callable[[int], int] | None = None,
         deferred: bool | None = None,
         on_micro_batch: Callable[[MicroBatchMeasured], None] | None = None,
         on_fact: Callable[[Event], None] | None = None,
@@ -124,11 +138,15 @@ class Accumulator:
         self._optimizer_step.clip_value = clip_value
         if process_group is None and isinstance(model, torch.nn.parallel.DistributedDataParallel):
             process_group = model.process_group  # its gradients would never be summed otherwise
-        self._ranks = Ranks(process_group, self.device)
+        self._ranks = Ranks(process_group, self.device) if ranks is None else ranks
         self._ranks.compare_weights(self._weights.named_leaves())
-        self._passes = Passes(
+        make_passes: Callable[..., Passes] = (
+            Passes if self._ranks.size == 1 else functools.partial(RankedPasses, ranks=self._ranks)
+        )
+        self._passes = make_passes(
             model, optimizer, loss, device=self.device, autocast=autocast(precision, self.device),
-            masters=self._weights.masters, scaler=self._scaler, ranks=self._ranks, report=on_micro_batch,
+            masters=self._weights.masters, scaler=self._scaler, report=on_micro_batch,
+            seeding=None if seed_of_step is None else Seeding(self.device, seed_of_step),
             own_gradients=own_gradients,
             deferred=self.device.type != "cpu" if deferred is None else deferred,
             owners=(loss,),
@@ -244,7 +262,7 @@ class Accumulator:
         )
 
     def _accumulate(self, feed: Feed, facts: list[OutOfMemoryRecovered]) -> Sums:
-        """Forward and backward of all micro-batches, then the sum over the ranks."""
+        """Forward and backward of all micro-batches, and the sum over the ranks."""
 
         def recovered(fact: OutOfMemoryRecovered) -> None:
             self.micro_batch_ceiling = fact.micro_batch_size
@@ -252,10 +270,8 @@ class Accumulator:
             self._emit(fact)
 
         sums = self._passes.accumulate(feed, recovered)
-        if not sums.rows and not feed.left_out_samples and self._ranks.size == 1:
-            raise GradaccError("A window needs at least one batch, and got none.")
-        if self._ranks.size > 1:
-            self._passes.join(sums, feed)
+        if not sums.micro_batches and not feed.left_out_samples and not sums.samples:
+            raise NoBatchError("A window needs at least one batch, and got none.")
         return sums
 
     def _close(
@@ -292,6 +308,7 @@ class Accumulator:
         if self._scaler is not None and factor:
             self._scaler.update(torch.full((), float(skipped != ""), device=self.device))
         self._passes.clear()
+        self._passes.window_over()
         result = self._result(feed, sums, norm if factor else None, skipped)
         result.out_of_memory, result.non_finite = tuple(facts), seen
         result.loss_scale = own_scale
@@ -366,6 +383,7 @@ class Accumulator:
         if self._ranks.size > 1 or not culprits or self.non_finite == "drop":
             culprits = self._passes.culprits(feed)
         seen = self._judge.facts(feed, culprits, step=self.step + 1, policy=self.non_finite, norm=norm)
+        seen = self._passes.seen_by_all(seen)
         for fact in seen:
             self._emit(fact)
         if self.non_finite == "halt":
@@ -420,7 +438,7 @@ class Accumulator:
     def _totals(self, feed: Feed, sums: Sums) -> WindowTotals:
         return WindowTotals(
             step=self.step,
-            micro_batches=len(sums.rows),
+            micro_batches=sums.micro_batches,
             samples=sums.samples + feed.left_out_samples,
             tokens=sums.tokens + feed.left_out_tokens,
             samples_seen=self.samples_seen,
@@ -433,8 +451,8 @@ class Accumulator:
         return WindowResult(
             step=self.step,
             updates=self.updates,
-            micro_batches=len(sums.rows),
-            micro_batch_size=max((row.piece.samples for row in sums.rows), default=0),
+            micro_batches=sums.micro_batches,
+            micro_batch_size=sums.largest,
             samples=sums.samples + feed.left_out_samples,
             tokens=sums.tokens + feed.left_out_tokens,
             samples_seen=self.samples_seen,
@@ -526,6 +544,7 @@ class Accumulator:
         self.tokens_seen = values["tokens_seen"]
         self.micro_batch_ceiling = values["micro_batch_ceiling"]
         self._passes.denominators.restore(values["terms"], values["c"], values["own_buffers"])
+        self._passes.restored()
         self._judge.in_a_row = values["non_finite_in_a_row"]
         if self._scaler is not None and values["loss_scaler"] is not None:
             self._scaler.load(values["loss_scaler"])

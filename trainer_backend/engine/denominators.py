@@ -70,6 +70,11 @@ class Denominators:
             self.c = c
             self._usual = None
 
+    @property
+    def least_c(self) -> float:
+        """What c must be at least in this window, after a weight that was too large for fp16; else 0."""
+        return self._least_c
+
     def agree_names(self, names: Sequence[str]) -> bool:
         """The ranks' common names; whether this rank had another order, so that its window starts again."""
         same = tuple(names[: len(self.names)]) == self.names
@@ -80,15 +85,26 @@ class Denominators:
         return not same
 
     def begin(
-        self, ahead: Mapping[str, float] | None, loss_scale: torch.Tensor | None, *, replay: bool = False
+        self,
+        ahead: Mapping[str, float] | None,
+        loss_scale: torch.Tensor | None,
+        *,
+        replay: bool = False,
+        c: float | None = None,
     ) -> None:
-        """A window (or its replay) starts. `loss_scale`: S, 0-d on the device; None is 1."""
+        """A window (or its replay) starts. `loss_scale`: S, 0-d on the device; None is 1.
+
+        `c`: what all ranks have agreed on; None: by the window's first weight.
+        """
         if ahead is not None or self.ahead is not None:
             self._usual = None
         self.ahead = ahead
         self._loss_scale = loss_scale
         self._chooses_c = True
         self._least_c = self._least_c if replay else 0.0
+        if c is not None:
+            self._chooses_c = False
+            self.agree(c)
         if loss_scale is not None:
             self._seeds.clear()
             self._usual = None

@@ -52,6 +52,8 @@ class MicroBatches:
         """What the optimizer updates: parameters, or their fp32 masters."""
         self.phase: Phase = "data"
         """Where an error comes from, if one comes."""
+        self.gradients_are_own: Callable[[], bool] = lambda: True
+        """Whether `.grad` holds only what this process's micro-batches gave."""
         self.waiting: list[DeferredMicroBatch] = []
         """This window's micro-batches whose numbers are still on the device."""
         self._model = model
@@ -260,6 +262,6 @@ class MicroBatches:
             self.norms.forget()
             return None, 1.0
         norm = self.norms.take() if self.norms.active else None
-        if norm is None and first and not self.norms.active:
+        if norm is None and first and not self.norms.active and self.gradients_are_own():
             norm = total_norm(self.gradients())
         return norm, (self.denominators.c or 1.0) / weight

@@ -5,27 +5,26 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 
 from trainer_backend.engine.batches import Piece
-from trainer_backend.engine.denominators import MAX_TERMS, LargerWeightSeen, OwnBufferNeeded
+from trainer_backend.engine.denominators import LargerWeightSeen, OwnBufferNeeded
 from trainer_backend.engine.memory import free, is_out_of_memory
 from trainer_backend.engine.micro_batches import Loss, MicroBatches, ReportMicroBatch
 from trainer_backend.engine.norms import total_norm
 from trainer_backend.engine.precision import LossScaler, Masters
-from trainer_backend.engine.private_api import multiply_each
-from trainer_backend.engine.ranks import Ranks
+from trainer_backend.engine.seeding import Seeding
 from trainer_backend.engine.snapshot import Snapshot
 from trainer_backend.engine.sums import Sums
 from trainer_backend.engine.terms import check_weight
 from trainer_backend.engine.window import Feed
 from trainer_backend.errors import GradaccError
-from trainer_backend.protocol import OutOfMemoryRecovered
+from trainer_backend.protocol import NonFiniteSeen, OutOfMemoryRecovered
 
-NO_CEILING: Final = 2**52
-"""What a rank says whose memory sufficed: more samples than any micro-batch has, and exact in fp64."""
+Failure: TypeAlias = Literal["forward", "backward", "again"]
+"""Why an attempt at a window is undone: out of memory there, or it must start again otherwise."""
 NonFiniteMicroBatch: TypeAlias = tuple[int, Literal["loss", "gradient"], float]
 """Micro-batch in the window, what was not finite, and its value."""
 
@@ -43,12 +42,12 @@ class Passes:
         autocast: contextlib.AbstractContextManager[Any] | None,
         masters: Masters | None,
         scaler: LossScaler | None,
-        ranks: Ranks,
         report: ReportMicroBatch | None,
         own_gradients: bool = False,
         deferred: bool = False,
         on_batch_change: Callable[[str], None] = lambda _: None,
         owners: Sequence[Any] = (),
+        seeding: Seeding | None = None,
     ) -> None:
         self.micro = MicroBatches(
             model, loss, device=device, autocast=autocast, scaler=scaler, report=report,
@@ -63,12 +62,8 @@ class Passes:
         self._masters = masters
         self._half_of = {} if masters is None else {master: half for half, master in masters.of.items()}
         self._scaler = scaler
-        self._ranks = ranks
+        self._seeding = seeding
         self._step = 0
-        self._agreed_names: tuple[str, ...] = ()
-        """The terms' names as all ranks have them, in one order."""
-        self._counted_names: tuple[str, ...] = ()
-        """The same of what `weights` counts."""
 
     # ------------------------------------------------------------------ a window's start and end
 
@@ -85,6 +80,8 @@ class Passes:
         self._step = step
         self.micro.start(step, samples_seen=samples_seen, tokens_seen=tokens_seen, first_norm=first_norm)
         self.snapshot.take()
+        if self._seeding is not None:
+            self._seeding.begin(step)
         if sample_norms:
             self.micro.norms.attach([self._half_of.get(leaf, leaf) for leaf in self.leaves])
 
@@ -119,10 +116,10 @@ class Passes:
             sums = Sums(len(self.denominators.names))
             self.micro.waiting = []
             failed = self._attempt(feed, sums)
-            failed, ceiling = self._agreed(failed, feed, len(sums.rows))
             if failed is None:
                 self.micro.window_done()
                 return sums
+            ceiling = 0 if failed == "again" else self._half(feed.pieces[len(sums.rows)])
             self.undo()
             if failed != "again":
                 free(self._device)
@@ -131,12 +128,10 @@ class Passes:
                 feed.shrink(ceiling)
                 recovered(self._recovery(failed, before, ceiling, many, feed))
 
-    def _attempt(self, feed: Feed, sums: Sums) -> Literal["forward", "backward", "again"] | None:
+    def _attempt(self, feed: Feed, sums: Sums) -> Failure | None:
         """One try at the window; None when it went through. What was caught is forgotten, frames and all."""
         try:
-            with self._not_synchronised():
-                while (piece := self._next(feed, len(sums.rows))) is not None:
-                    self.micro.run(sums, piece)
+            self._run_all(feed, sums)
         except (OwnBufferNeeded, LargerWeightSeen):
             return "again"
         except (RuntimeError, MemoryError) as error:
@@ -145,35 +140,31 @@ class Passes:
             return self.micro.phase
         return None
 
-    def _not_synchronised(self) -> contextlib.AbstractContextManager[Any]:
-        """Under DDP each rank's gradients stay its own until the border has agreed on the window."""
-        if isinstance(self._model, torch.nn.parallel.DistributedDataParallel):
-            context: contextlib.AbstractContextManager[Any] = self._model.no_sync()
-            return context
-        return contextlib.nullcontext()
+    def _run_all(self, feed: Feed, sums: Sums) -> None:
+        """Each micro-batch of `feed` once."""
+        while (piece := self._next(feed, len(sums.rows))) is not None:
+            if self._seeding is not None:  # looked at here: it is what N repeats
+                self._seed(len(sums.rows))
+            self.micro.run(sums, piece)
+
+    def _seed(self, index: int) -> None:
+        """Micro-batch `index` of this process draws what it would draw anywhere else."""
+        if self._seeding is not None:
+            self._seeding.at(index)
 
     def _next(self, feed: Feed, index: int) -> Piece | None:
         self.micro.phase = "data"
         return feed.at(index)
 
     def _counted_ahead(self, feed: Feed) -> dict[str, float] | None:
-        """D of each term over all micro-batches and ranks, where `weights` counts several terms."""
+        """D of each term over all micro-batches, where `weights` counts several terms."""
         if not feed.counts_weights:
             return None
         first = feed.at(0)
         names = {*self.denominators.names, *((first and first.weights) or ())}
-        if not self._ranks.max([float(len(names) > 1)])[0]:
+        if len(names) < 2:
             return None
-        counted: dict[str, float] = {}
-        for piece in feed.pull_all():
-            for name, weight in (piece.weights or {}).items():
-                counted[name] = counted.get(name, 0.0) + check_weight(name, weight)
-        if self._ranks.size == 1:
-            return counted
-        if self._ranks.max([float(not counted.keys() <= set(self._counted_names))])[0]:
-            self._counted_names = self._ranks.names([*self._counted_names, *counted])
-        sums = self._ranks.sum([counted.get(name, 0.0) for name in self._counted_names])
-        return dict(zip(self._counted_names, sums, strict=True))
+        return counted_weights(feed)
 
     # ------------------------------------------------------------------------- the window's border
 
@@ -192,67 +183,17 @@ class Passes:
                 leaf.grad = buffer if leaf.grad is None else leaf.grad.add_(buffer)
         self.micro.own.clear()
 
-    def join(self, sums: Sums, feed: Feed) -> None:
-        """Add all ranks' weights, totals, counts and gradients, under one c."""
-        many = len(self.denominators.names)
-        sums.widen(many)
-        own = (sums.samples + feed.left_out_samples, sums.tokens + feed.left_out_tokens)
-        *both, samples, tokens = self._ranks.sum([*sums.weights, *sums.totals, *own])
-        sums.weights, sums.totals = both[:many], both[many:]
-        # What this rank left out is added again where samples are counted, so that all come to the same.
-        sums.samples = int(samples) - feed.left_out_samples
-        sums.tokens = int(tokens) - feed.left_out_tokens
-        c = self.denominators.c
-        common = self._ranks.max([c or 0.0])
-        rescale = c / common[0] if c and common[0] else 1.0
-        self.denominators.agree(common[0] or None)
-        gathered = [leaf.grad for leaf in self.leaves]
-        self._add(gathered, rescale)
-        for leaf, gradient in zip(self.leaves, gathered, strict=True):
-            leaf.grad = gradient
-        if self.denominators.ahead is None:
-            for index in sorted(self.denominators.own):
-                self._add(self.micro.own.of(index, self.leaves), rescale)
+    def window_over(self) -> None:
+        """The window was consumed, applied or not."""
 
-    def _add(self, gathered: list[torch.Tensor | None], rescale: float) -> None:
-        """The sum over ranks, in place, after this rank's c is exchanged for the common one."""
-        own = [gradient for gradient in gathered if gradient is not None]
-        if own and rescale != 1.0:
-            multiply_each(own, rescale)
-        self._ranks.add_gradients(self.leaves, gathered)
+    def restored(self) -> None:
+        """Names, c and buffers are those of a checkpoint."""
+
+    def seen_by_all(self, seen: tuple[NonFiniteSeen, ...]) -> tuple[NonFiniteSeen, ...]:
+        """The non-finite values of the whole window."""
+        return seen
 
     # ------------------------------------------------------------------------------ out of memory
-
-    def _agreed(
-        self, failed: Literal["forward", "backward", "again"] | None, feed: Feed, index: int
-    ) -> tuple[Literal["forward", "backward", "again"] | None, int]:
-        """What all ranks do next, and the ceiling in samples when memory ran out somewhere."""
-        ceiling = 0
-        if failed in ("forward", "backward"):
-            ceiling = self._half(feed.pieces[index])
-        if self._ranks.size == 1:
-            return failed, ceiling
-        renumbered = self._agree_names()
-        masks = [float(term in self.denominators.own) for term in range(MAX_TERMS)]
-        again_here = failed == "again" or renumbered
-        out, small, again, *masks = self._ranks.max(
-            [float(ceiling > 0), -float(ceiling or NO_CEILING), float(again_here), *masks]
-        )
-        own = {term for term, mask in enumerate(masks) if mask}
-        # A rank that met a new pair of weights in its first micro-batch has its buffer; others have not.
-        again = again or self._ranks.max([float(bool(own - self.denominators.own) and bool(feed.pieces))])[0]
-        self.denominators.own = own
-        if out:
-            return failed if failed in ("forward", "backward") else "forward", int(-small)
-        return ("again" if again else None), 0
-
-    def _agree_names(self) -> bool:
-        """Number the terms alike on all ranks; whether this rank's attempt had numbered them otherwise."""
-        mine = self.denominators.names
-        if not self._ranks.max([float(mine != self._agreed_names)])[0]:
-            return False
-        self._agreed_names = self._ranks.names([*self._agreed_names, *mine])
-        return self.denominators.agree_names(self._agreed_names)
 
     def _half(self, piece: Piece) -> int:
         """Samples a micro-batch may have after `piece` did not fit."""
@@ -281,7 +222,7 @@ class Passes:
 
     def recovery_of_step(self, sums: Sums) -> OutOfMemoryRecovered:
         """The optimizer's step was made again, one parameter at a time; micro-batches stay as they are."""
-        size, many = max((row.piece.samples for row in sums.rows), default=0), len(sums.rows)
+        size, many = sums.largest, sums.micro_batches
         return OutOfMemoryRecovered(
             step=self._step,
             phase="optimizer",
@@ -300,8 +241,8 @@ class Passes:
         self.undo()
         found: list[NonFiniteMicroBatch] = []
         for index, piece in enumerate(feed.pull_all()):
-            with self._not_synchronised():
-                row = self.micro.alone(piece)
+            self._seed(index)
+            row = self.micro.alone(piece)
             norm = total_norm([*self.micro.gradients(), *self.micro.own.gradients()]).item()
             if not row.is_finite():
                 loss = row.loss()
@@ -311,6 +252,15 @@ class Passes:
             self.clear()
         self.undo()
         return found
+
+
+def counted_weights(feed: Feed) -> dict[str, float]:
+    """The sum of each term's weights over all micro-batches, as `weights` counts them."""
+    counted: dict[str, float] = {}
+    for piece in feed.pull_all():
+        for name, weight in (piece.weights or {}).items():
+            counted[name] = counted.get(name, 0.0) + check_weight(name, weight)
+    return counted
 
 
 def _named(piece: Piece) -> str:

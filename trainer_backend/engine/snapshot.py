@@ -6,7 +6,7 @@ import ctypes
 import random
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -63,6 +63,19 @@ def _numpy_fingerprint(numpy: Any) -> Callable[[], bytes | None]:  # noqa: ANN40
     return read
 
 
+class HeldBuffer(NamedTuple):
+    """A buffer as it was at a window's start, and where it hangs."""
+
+    place: dict[str, torch.Tensor | None]
+    name: str
+    buffer: torch.Tensor
+
+    @property
+    def now(self) -> torch.Tensor | None:
+        """What hangs there now: a forward may assign a new tensor."""
+        return self.place.get(self.name)
+
+
 class Snapshot:
     """The model's buffers (BatchNorm's running mean …) and every RNG, as they were at a window's start.
 
@@ -78,8 +91,10 @@ class Snapshot:
         self._generators: list[OwnGenerator] = []
         """Of the model and the owners: looked for at windows 0, 1, 2, 4, 8 …, and at every 1024th."""
         self._own: list[tuple[OwnGenerator, Any]] = []
-        self._held: list[tuple[dict[str, torch.Tensor | None], str, torch.Tensor]] = []
-        self._copies: list[torch.Tensor] = []
+        self.held: list[HeldBuffer] = []
+        """The buffers at the window's start."""
+        self.copies: list[torch.Tensor] = []
+        """What each of them held then."""
         self._torch_state: torch.Tensor | None = None
         self._device_state: torch.Tensor | None = None
         self._python = _GlobalState(random.getstate, random.setstate)
@@ -88,13 +103,13 @@ class Snapshot:
     def take(self) -> None:
         """Remember this moment. Copies go into memory that is kept from window to window."""
         held = [
-            (place, name, buffer)
+            HeldBuffer(place, name, buffer)
             for place in places_of_buffers(self._model)  # each time: a module may have been added
             if place
             for name, buffer in place.items()
             if buffer is not None
         ]
-        if held or self._held:
+        if held or self.held:
             self._copy(held)
         self._torch_state = torch.get_rng_state()
         windows = self._windows
@@ -137,14 +152,14 @@ class Snapshot:
     def restore_buffers(self) -> None:
         """Only the buffers: a skipped window leaves no NaN in a running mean."""
         with torch.no_grad():
-            for (place, name, buffer), copy in zip(self._held, self._copies, strict=True):
+            for (place, name, buffer), copy in zip(self.held, self.copies, strict=True):
                 buffer.copy_(copy)
                 place[name] = buffer
 
     def restore_buffers_where(self, flag: torch.Tensor) -> None:
         """The same without a host sync, where the 0-d bool `flag` on the device is set."""
         with torch.no_grad():
-            for (place, name, _), copy in zip(self._held, self._copies, strict=True):
+            for (place, name, _), copy in zip(self.held, self.copies, strict=True):
                 now = place.get(name)
                 if now is not None and now.shape == copy.shape:
                     now.copy_(torch.where(flag.to(copy.device), copy, now))
@@ -155,20 +170,20 @@ class Snapshot:
         BatchNorm's running statistics see every forward, also one whose samples do not count. No host sync.
         """
         with torch.no_grad():
-            for (place, name, _), copy in zip(self._held, self._copies, strict=True):
+            for (place, name, _), copy in zip(self.held, self.copies, strict=True):
                 now = place.get(name)
                 if now is not None and now.is_floating_point() and now.shape == copy.shape:
                     now.copy_(torch.where(torch.isfinite(now).all() | ~torch.isfinite(copy).all(), now, copy))
 
-    def _copy(self, held: list[tuple[dict[str, torch.Tensor | None], str, torch.Tensor]]) -> None:
+    def _copy(self, held: list[HeldBuffer]) -> None:
         buffers = [buffer for _, _, buffer in held]
-        fits = len(buffers) == len(self._copies) and all(
+        fits = len(buffers) == len(self.copies) and all(
             buffer.shape == copy.shape and buffer.dtype == copy.dtype and buffer.device == copy.device
-            for buffer, copy in zip(buffers, self._copies, strict=True)
+            for buffer, copy in zip(buffers, self.copies, strict=True)
         )
         if not fits:
-            self._copies = [buffer.detach().clone() for buffer in buffers]
+            self.copies = [buffer.detach().clone() for buffer in buffers]
         elif buffers:
             with torch.no_grad():
-                copy_each(self._copies, buffers)
-        self._held = held
+                copy_each(self.copies, buffers)
+        self.held = held

@@ -69,7 +69,7 @@ class MicroBatchNumbers:
 class Sums:
     """Sums over a window so far, one entry a term."""
 
-    __slots__ = ("rows", "samples", "tokens", "totals", "weights")
+    __slots__ = ("joined", "rows", "samples", "tokens", "totals", "weights")
 
     def __init__(self, terms: int) -> None:
         self.weights = [0.0] * terms
@@ -77,6 +77,21 @@ class Sums:
         self.samples = 0
         self.tokens = 0
         self.rows: list[MicroBatchNumbers] = []
+        """This process's own."""
+        self.joined: tuple[int, int] | None = None
+        """Micro-batches over all ranks, and samples of the largest; None: there are no other ranks."""
+
+    @property
+    def micro_batches(self) -> int:
+        """How many were run, over all ranks."""
+        return len(self.rows) if self.joined is None else self.joined[0]
+
+    @property
+    def largest(self) -> int:
+        """Samples of the largest micro-batch."""
+        if self.joined is not None:
+            return self.joined[1]
+        return max((row.piece.samples for row in self.rows), default=0)
 
     def add(self, weights: list[float], totals: list[float]) -> None:
         """One micro-batch more. A term without weight adds nothing, whatever its total holds."""

@@ -97,6 +97,10 @@ _MEASURED: Final = frozenset(OptimizerStepMeasured.__struct_fields__) & {
 """What a window and its row in the journal both have, under the same name."""
 
 
+class NoBatchError(GradaccError):
+    """A window got no batch at all, on any rank: nothing was consumed."""
+
+
 class NonFiniteError(GradaccError):
     """Training must not go on: a policy of "halt", or too many windows in a row.
 
@@ -132,6 +136,10 @@ class Feed:
         while not self._ended and len(self.pieces) < index + 2:
             self._pull()
         return self.pieces[index] if index < len(self.pieces) else None
+
+    def is_last(self, index: int) -> bool:
+        """Whether no micro-batch comes behind `index`, which was asked for before."""
+        return self._ended and len(self.pieces) == index + 1
 
     def _pull(self) -> None:
         started = perf_counter()
