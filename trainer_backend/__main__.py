@@ -14,6 +14,9 @@ import os
 import sys
 from pathlib import Path
 
+import msgspec
+
+from trainer_backend import torchrun
 from trainer_backend.errors import GradaccError
 
 
@@ -74,7 +77,9 @@ def _run(options: argparse.Namespace) -> int:
     from trainer_backend.trainer.lifecycle import print_line  # noqa: PLC0415
     from trainer_backend.wholeness import check_whole  # noqa: PLC0415
 
-    refuse_ranks()
+    place = torchrun.place_of(os.environ)
+    if place is not None and not place.leads:
+        return _follow(options, place)
     target: str = options.target
     settings: list[str] = options.set
     path = Path(target).expanduser()
@@ -91,24 +96,39 @@ def _run(options: argparse.Namespace) -> int:
             with run.locked():  # not under a trainer that is alive
                 recipes.save_recipe(recipe.document, run.recipe_path)
     print_line(f"{run.id}: {run.path}")
+    if place is None:
+        asked = recipe.config.run
+        ranks = torchrun.devices_here(asked.devices, asked.device)
+        if ranks > 1:
+            torchrun.become_launcher(run, ranks, _resumption(options))
     return run_attempt(
-        run, recipe, replay=not options.no_replay, from_step=options.from_step, stale=options.stale
+        run,
+        recipe,
+        replay=not options.no_replay,
+        from_step=options.from_step,
+        stale=options.stale,
+        place=place,
     )
 
 
-def refuse_ranks() -> None:
-    """Several processes of one launcher would make as many runs that know nothing of each other.
+def _resumption(options: argparse.Namespace) -> list[str]:
+    """The words of the command line that each rank is started with, too."""
+    words = [] if not options.no_replay else ["--no-replay"]
+    words += [] if options.from_step is None else ["--from-step", str(options.from_step)]
+    return words + ([] if options.stale is None else ["--stale", json.dumps(options.stale)])
 
-    Raises GradaccError where a launcher (torchrun, srun) started more than one.
-    """
-    for name, launcher in (("WORLD_SIZE", "torchrun"), ("SLURM_NTASKS", "srun")):
-        count = os.environ.get(name, "")
-        if count.isdigit() and int(count) > 1:
-            message = (
-                f"{name} = {count}: {launcher} starts {count} trainers, each a run of its own. One"
-                f" run trains on one device so far. Start it without {launcher}, or unset {name}."
-            )
-            raise GradaccError(message)
+
+def _follow(options: argparse.Namespace, place: torchrun.Place) -> int:
+    """One of several ranks, behind rank 0."""
+    from trainer_backend.run_directory import RunDirectory  # noqa: PLC0415 - as in `_run`
+    from trainer_backend.trainer.attempt import follow  # noqa: PLC0415 - likewise
+
+    told = torchrun.announced(place)
+    if told.exit_code is not None:
+        return told.exit_code
+    run = RunDirectory(Path(told.run))
+    place = msgspec.structs.replace(place, store=told.store)
+    return follow(run, run.recipe(), place, from_step=options.from_step)
 
 
 if __name__ == "__main__":

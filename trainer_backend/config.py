@@ -55,7 +55,11 @@ class RunSection(Section, frozen=True, kw_only=True):
     devices: Annotated[
         int,
         Meta(
-            title="Devices", description="Only 1 is supported so far.", ge=1, le=1, extra={"advanced": True}
+            title="Devices",
+            description="How many of this machine's GPUs train together; with device = cpu, processes.",
+            ge=1,
+            le=1024,
+            extra={"advanced": True},
         ),
     ] = 1
     precision: Annotated[

@@ -21,3 +21,24 @@ class UsageError(GradaccError):
 
 class RunDirectoryError(UsageError):
     """A run directory is damaged, half copied, locked or read-only."""
+
+
+class RankLostError(GradaccError):
+    """Another rank's process ended, or does not answer: no collective can be completed any more."""
+
+    code = "rank-lost"
+
+
+class RankFailedError(GradaccError):
+    """Another rank cannot go on. `rank` is which; `told` is what it says of its error."""
+
+    code = "rank-failed"
+
+    def __init__(self, rank: int, told: object) -> None:
+        super().__init__(f"Rank {rank}: {getattr(told, 'reason', told)}")
+        self.rank = rank
+        self.told = told
+
+
+class WindowLeft(BaseException):
+    """No error: a stop was asked for on some rank, so all leave what they do together; it is undone."""

@@ -46,6 +46,8 @@ class MicroBatchMeasured(Event, frozen=True, kw_only=True):
     samples_seen: int
     """Samples consumed by the run at this micro-batch's end."""
     tokens_seen: int
+    rank: int = 0
+    """Which rank ran it."""
 
 
 class OptimizerStepMeasured(Event, frozen=True, kw_only=True):
@@ -80,6 +82,24 @@ class OptimizerStepMeasured(Event, frozen=True, kw_only=True):
     """fp16 only."""
     skipped: str
     """Empty when the update was applied, else why not: empty | non-finite | loss-scale."""
+
+
+class RankMeasured(Event, frozen=True, kw_only=True):
+    """How one of several ranks did in one window. With one rank there is none."""
+
+    step: int
+    rank: int
+    samples_seen: int
+    """Samples consumed by the run at the window's end."""
+    micro_batches: int
+    """That this rank ran."""
+    computed_s: float
+    """From the window's start until its own micro-batches were through."""
+    waited_s: float
+    """From then until the gradients of all ranks were summed."""
+    memory_bytes: int
+    """The most that its process held: on the device, or resident in memory on a CPU."""
+    memory_total_bytes: int | None
 
 
 class DeviceSampled(Event, frozen=True, kw_only=True):
@@ -157,6 +177,7 @@ class NoiseScaleMeasured(Event, frozen=True, kw_only=True):
 Measurement: TypeAlias = (
     MicroBatchMeasured
     | OptimizerStepMeasured
+    | RankMeasured
     | DeviceSampled
     | HostSampled
     | EvaluationMeasured
@@ -224,6 +245,14 @@ class RunStarted(Event, frozen=True, kw_only=True):
     from_tokens: int
     settings: dict[str, Scalar] | None = None
     """Everything in force for the first window, by the recipe's keys; None in older journals."""
+    micro_batches: int | None = None
+    """M: of the first window, over all ranks; None in older journals, where it is N."""
+    launcher: str = ""
+    """Tells the launcher of several ranks from others; empty for one process."""
+    generation: int = 0
+    """How often that launcher had started its ranks anew."""
+    hosts: tuple[str, ...] = ()
+    """Of several ranks: where each runs."""
 
 
 class CommandAccepted(Event, frozen=True, kw_only=True):
@@ -259,6 +288,8 @@ class AccumulationChanged(Event, frozen=True, kw_only=True):
     asked_at: float
     samples_seen: int | None = None
     """Samples consumed before window `step`; None in older journals."""
+    micro_batches: int | None = None
+    """M: of the window, over all ranks; None in older journals, where it is N."""
 
 
 class SettingChanged(Event, frozen=True, kw_only=True):

@@ -180,18 +180,31 @@ class RunDirectory:
         return None if named is None else named.pid
 
     @contextmanager
-    def locked(self, *, named: bool = True) -> Iterator[TrainerLock]:
+    def locked(self, *, named: bool = True, wait_s: float = 0.0) -> Iterator[TrainerLock]:
         """Hold the trainer's lock. Raises RunDirectoryError when another trainer does, or none can be held.
+
+        `wait_s`: how long another may take to let go.
 
         `named`: say in its file that this process holds it; not for who only looks after the files.
         """
-        lock = TrainerLock(self.path, self.lock_path).take()
+        lock = _taken(TrainerLock(self.path, self.lock_path), wait_s)
         try:
             if named:
                 lock.name()
             yield lock
         finally:
             lock.release()
+
+
+def _taken(lock: TrainerLock, wait_s: float) -> TrainerLock:
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            return lock.take()
+        except RunDirectoryError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(0.1)
 
 
 Stamp: TypeAlias = tuple[int, int, int] | None

@@ -38,6 +38,7 @@ from trainer_backend.protocol import (
     Pause,
     Paused,
     PhaseEntered,
+    RankMeasured,
     Record,
     Resumed,
     RolledBack,
@@ -129,6 +130,8 @@ class RecordedChange(msgspec.Struct, frozen=True, kw_only=True):
     before: Scalar
     after: Scalar
     asked_by: str
+    micro_batches: int | None = None
+    """Of a changed N: M, over the ranks of then."""
 
 
 class Reached(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,7 +217,7 @@ class RunFacts:
             case AccumulationChanged():
                 change = RecordedChange(
                     seq=record.seq, attempt=record.attempt, step=fact.step, key=STEPS, before=fact.before,
-                    after=fact.after, asked_by=fact.asked_by,
+                    after=fact.after, asked_by=fact.asked_by, micro_batches=fact.micro_batches,
                 )  # fmt: skip
                 # The recipe's own schedule comes again by itself: a resumed run need not repeat it.
                 return self._change(change, recorded=fact.asked_by != "schedule")
@@ -254,6 +257,7 @@ class RunFacts:
             case (
                 MicroBatchMeasured()
                 | OptimizerStepMeasured()
+                | RankMeasured()
                 | DeviceSampled()
                 | HostSampled()
                 | EvaluationMeasured()
@@ -312,7 +316,8 @@ class RunFacts:
             base,
             accumulation_steps=fact.accumulation_steps,
             micro_batch_size=fact.micro_batch_size,
-            world_size=fact.world_size,
+            world_size=_ranks_of(fact.accumulation_steps, fact.micro_batches) or fact.world_size,
+            ranks=fact.world_size,
         )
         self._first = self._first or settings
         return self._stand(
@@ -323,8 +328,10 @@ class RunFacts:
         saved = self._saved_at(fact.to_step)
         settings = saved.settings if saved is not None else self._first or self._asked
         if fact.settings is not None:
-            world = 1 if self.settings is None else self.settings.world_size
-            settings = msgspec.structs.replace(_told(fact.settings), world_size=world)
+            world, ranks = (
+                (1, 1) if self.settings is None else (self.settings.world_size, self.settings.ranks)
+            )
+            settings = msgspec.structs.replace(_told(fact.settings), world_size=world, ranks=ranks)
         self._void_changes_after(fact.to_step)
         return self._stand(
             record, settings, saved, step=fact.to_step, samples=fact.to_samples, tokens=fact.to_tokens
@@ -358,7 +365,11 @@ class RunFacts:
             self._changes.pop((change.step, change.key), None)  # the latest told is the last
             self._changes[change.step, change.key] = change
         if self.settings is not None:
-            self._set(with_value(self.settings, change.key, change.after), change.seq)
+            settings = with_value(self.settings, change.key, change.after)
+            ranks = _ranks_of(change.after, change.micro_batches)
+            if ranks is not None:
+                settings = msgspec.structs.replace(settings, world_size=ranks)
+            self._set(settings, change.seq)
         return change
 
     def _set(self, settings: Settings | None, seq: int) -> None:
@@ -445,6 +456,11 @@ class RunFacts:
             if change.step > step and not (change.attempt == attempt and change.seq <= seq)
         ]
         return sorted(ahead, key=lambda change: change.step)
+
+
+def _ranks_of(steps: Scalar, micro_batches: int | None) -> int | None:
+    """What N is multiplied by; None where the fact does not say."""
+    return micro_batches // steps if micro_batches and isinstance(steps, int) else None
 
 
 def _told(values: dict[str, Scalar]) -> Settings:

@@ -32,6 +32,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """N: read once, when a window starts."""
     micro_batch_size: int
     world_size: int = 1
+    """What N is multiplied by: the ranks that it was said for."""
+    ranks: int = 1
+    """How many train now. With other ranks than N was said for, the window keeps its micro-batches."""
+    schedule_ranks: int = 1
+    """What the recipe's schedule of N is said for: the ranks that the run began with."""
     learning_rate: float | None = None
     """The schedule's peak; a trainer of ours always has one."""
     max_grad_norm: float | None = None
@@ -52,9 +57,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """Samples a whole window has: micro-batch x N x world."""
         return self.samples_a_round * self.accumulation_steps
 
+    @property
+    def micro_batches(self) -> int:
+        """M: micro-batches of a window over all ranks."""
+        return self.accumulation_steps * self.world_size
+
     def kappa(self, steps: int) -> float:
-        """New over old effective batch when N becomes `steps`."""
-        return steps / self.accumulation_steps
+        """New over old effective batch when N becomes `steps` on the ranks that train now."""
+        return steps * self.ranks / self.micro_batches
 
     def steps_for(self, effective_batch: int) -> int | None:
         """N for an effective batch at this micro-batch size; None when no whole N makes it."""
@@ -86,14 +96,17 @@ KEYS: Final[dict[str, str]] = {
 FIELDS: Final[dict[str, str]] = {key: field for field, key in KEYS.items()}
 
 
-def settings_of(config: RunConfig) -> Settings:
-    """The settings that a recipe starts with."""
+def settings_of(config: RunConfig, ranks: int | None = None) -> Settings:
+    """The settings that a recipe starts with on so many ranks; None: as many as it asks for."""
     optimizer = config.optimizer
     points = config.accumulation.schedule
-    return Settings(
+    size = config.run.devices if ranks is None else ranks
+    settings = Settings(
         accumulation_steps=config.accumulation_steps,
         micro_batch_size=config.accumulation.micro_batch_size,
-        world_size=config.run.devices,
+        world_size=size,
+        ranks=size,
+        schedule_ranks=size,
         learning_rate=optimizer.learning_rate,
         max_grad_norm=optimizer.max_grad_norm,
         weight_decay=optimizer.weight_decay,
@@ -101,6 +114,22 @@ def settings_of(config: RunConfig) -> Settings:
         ema_decay=optimizer.ema_decay,
         schedule_points=1 if points and points[0].from_sample == 0 else 0,
     )
+    if config.accumulation.effective_batch_size is not None and not settings.schedule_points:
+        return with_micro_batches(settings, config.effective_batch // settings.micro_batch_size)
+    return settings
+
+
+def on_ranks(settings: Settings, ranks: int) -> Settings:
+    """The same window on another number of ranks: M stays, and N follows where it can."""
+    return with_micro_batches(msgspec.structs.replace(settings, ranks=ranks), settings.micro_batches)
+
+
+def with_micro_batches(settings: Settings, micro_batches: int) -> Settings:
+    """A window of M micro-batches: N = M / ranks, or M on "one" where the ranks do not divide it."""
+    steps, rest = divmod(micro_batches, settings.ranks)
+    if rest:
+        return msgspec.structs.replace(settings, accumulation_steps=micro_batches, world_size=1)
+    return msgspec.structs.replace(settings, accumulation_steps=steps, world_size=settings.ranks)
 
 
 # -------------------------------------------------------- what goes with a new effective batch
@@ -145,7 +174,7 @@ def weight_decay_after(weight_decay: float, kappa: float) -> float:
 def with_accumulation(settings: Settings, command: SetAccumulation) -> Settings:
     """Another N, with the companions that the command asks for, as far as the run has them."""
     kappa = settings.kappa(command.steps)
-    changed: dict[str, float] = {"accumulation_steps": command.steps}
+    changed: dict[str, float] = {"accumulation_steps": command.steps, "world_size": settings.ranks}
     if command.learning_rate_rule != "none" and settings.learning_rate is not None:
         changed["learning_rate"] = learning_rate_after(
             settings.learning_rate, kappa, command.learning_rate_rule

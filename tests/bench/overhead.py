@@ -205,7 +205,7 @@ def measure(name: str, rounds: int, folder: Path) -> dict[str, Any]:
 
     def watched(border: Border) -> None:
         if not blocks.border():
-            border._steering._stopping = "stop"
+            border._steering.stop("stop")
         cross(border)
 
     setattr(Border, "cross", watched)  # noqa: B010 - for the while

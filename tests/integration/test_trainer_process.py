@@ -344,7 +344,7 @@ def test_several_trainers_of_one_launcher_are_refused(
     """They would be as many runs, each with the whole of the data."""
     run = make_probe(tmp_path, {"run": {"max_samples": 8}}, length=100)
     monkeypatch.setenv(name, "2")
-    assert main(["run", str(run.path)]) == 1
+    assert main(["run", str(run.path)]) == 2
     assert f"{name} = 2" in capsys.readouterr().err
     assert not run.journal_path.exists()
     monkeypatch.setenv(name, "1")

@@ -6,6 +6,7 @@ a window is the mean of the y that entered it: with y_i = 10 ** i, its digits na
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,7 +64,8 @@ class Task:
 
     `at`: the micro-batch inside which `command` is sent and answered. `fail_at`: the one that raises.
     `largest`: samples that memory holds, until `roomier_at`.
-    `nan_at`: the sample whose loss is NaN, each time.
+    `nan_at`: the sample whose loss is NaN, each time. `only_rank`: which of several ranks sends, fails and
+    runs out of memory.
     """
 
     def __init__(
@@ -80,7 +82,10 @@ class Task:
         largest: int = 0,
         roomier_at: int = 0,
         nan_at: int = 0,
+        only_rank: int = -1,
     ) -> None:
+        if only_rank not in {-1, int(os.environ.get("RANK", "0"))}:
+            at = fail_at = largest = 0
         self._data = Stream(length) if iterable else Powers(length)
         self._duration_s = duration_s
         self._at = at

@@ -81,7 +81,10 @@ def make_run(folder: Path, data: dict[str, Any], *, module: Path | None = None) 
 
 def make_probe(folder: Path, *tables: dict[str, Any], **options: Any) -> RunDirectory:
     """A run of the probe; `options` are the task's. Its commands go to its own inbox."""
-    run = make_run(folder, merged(PROBE, *tables), module=Path(__file__).parent / "probe_task.py")
+    recipe = merged(PROBE, *tables)
+    if "effective_batch_size" in recipe["accumulation"]:
+        del recipe["accumulation"]["gradient_accumulation_steps"]
+    run = make_run(folder, recipe, module=Path(__file__).parent / "probe_task.py")
     set_recipe(run, **{f"task.options.{key}": value for key, value in options.items()})
     set_recipe(run, **{"task.options.inbox": str(run.inbox_path)})
     return run
@@ -233,3 +236,42 @@ class Trainer:
 def environment() -> dict[str, str]:
     """What a trainer of a test sees: this checkout, one thread."""
     return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+
+
+class RankedTrainers(Trainer):
+    """Several ranks of one run, started as a launcher starts them; rank 0 is the `process`."""
+
+    def __init__(self, run: RunDirectory, ranks: int, *, generation: int = 0) -> None:
+        self.run = run
+        self._seen: list[Record] = []
+        self._reader: JournalReader | None = None
+        self._after = JournalReader(run.journal_path).head() if run.journal_path.exists() else 0
+        self.ranks = [self._start(rank, ranks, generation) for rank in range(ranks)]
+        self.process = self.ranks[0]
+
+    def _start(self, rank: int, ranks: int, generation: int) -> fork_server.ForkedTrainer:
+        place = {
+            "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks,
+            "TORCHELASTIC_RESTART_COUNT": generation,
+        }  # fmt: skip
+        seen = environment() | {name: str(value) for name, value in place.items()}
+        command = [*fork_server.HEAD, "run", str(self.run.path)]
+        log_path = self.run.log_path if rank == 0 else self.run.path / f"rank-{rank}.log"
+        with log_path.open("ab") as log:
+            return fork_server.start(command, cwd=self.run.path, env=seen, log=log)
+
+    def wait_all(self, timeout_s: float = PATIENCE_S) -> list[int]:
+        """Each rank's exit code."""
+        return [rank.wait(timeout_s) for rank in self.ranks]
+
+    def kill(self) -> None:
+        """kill -9 to all that live, and wait until they are gone."""
+        for rank in self.ranks:
+            rank.kill()
+        self.wait_all()
+
+
+def run_ranks(run: RunDirectory, ranks: int, *, generation: int = 0) -> list[int]:
+    """One attempt on so many ranks, to its end; gives their exit codes."""
+    with RankedTrainers(run, ranks, generation=generation) as trainers:
+        return trainers.wait_all()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 import msgspec
 import torch
@@ -34,6 +34,41 @@ class Cut(msgspec.Struct, frozen=True):
     def samples(self) -> int:
         """How many there are."""
         return self.stop - self.start
+
+
+class Share(msgspec.Struct, frozen=True):
+    """Which micro-batches of a window one rank reads: those whose number leaves `rank` over `ranks`."""
+
+    rank: int = 0
+    ranks: int = 1
+    of: int = 1
+    """Micro-batches of a whole window."""
+    index: int = 0
+    """The number in its window of the micro-batch that comes next."""
+    ends_with_epoch: bool = True
+    """Whether a window ends where an epoch does."""
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether the next micro-batch is this rank's."""
+        return self.index % self.ranks == self.rank
+
+    def pick(self, coming: Iterable[Cut]) -> Iterator[Cut]:
+        """This rank's own of the micro-batches that come."""
+        if self.ranks == 1:
+            yield from coming
+            return
+        index, epoch = self.index, -1
+        for cut in coming:
+            if index == self.of or (self.ends_with_epoch and epoch not in (-1, cut.epoch)):
+                index = 0
+            epoch = cut.epoch
+            if index % self.ranks == self.rank:
+                yield cut
+            index += 1
+
+
+ALONE: Final = Share()
 
 
 def epoch_order(length: int, *, seed: int, epoch: int, shuffle: bool) -> torch.Tensor:

@@ -20,7 +20,7 @@ import msgspec
 import torch
 from torch.utils.data import DataLoader
 
-from trainer_backend.data.order import Cut, DataPosition, cuts, epoch_order
+from trainer_backend.data.order import ALONE, Cut, DataPosition, Share, cuts, epoch_order
 from trainer_backend.data.randomness import Draws, mixed
 from trainer_backend.data.reading import (
     _COLLATE,
@@ -38,7 +38,8 @@ from trainer_backend.errors import GradaccError
 class Taken(msgspec.Struct, frozen=True):
     """A micro-batch, the epoch it lies in, and the position behind it."""
 
-    batch: Collated
+    batch: Collated | None
+    """None where another rank reads it."""
     epoch: int
     behind: DataPosition
 
@@ -49,8 +50,13 @@ class MicroBatchSource(Protocol):
     length: int | None
     """Samples in an epoch, where known."""
 
-    def take(self, position: DataPosition, size: int, *, epoch: int | None) -> Taken | None:
-        """The next micro-batch of at most `size`; None at the run's end, or when it is not of `epoch`."""
+    def take(
+        self, position: DataPosition, size: int, *, epoch: int | None, share: Share = ALONE
+    ) -> Taken | None:
+        """The next micro-batch of at most `size`; None at the run's end, or when it is not of `epoch`.
+
+        `share`: where there are several ranks, what is read here.
+        """
         ...
 
     def state(self, position: DataPosition) -> DataPosition:
@@ -112,21 +118,25 @@ class MapSource:
                 return
             yield cut
 
-    def take(self, position: DataPosition, size: int, *, epoch: int | None) -> Taken | None:
+    def take(
+        self, position: DataPosition, size: int, *, epoch: int | None, share: Share = ALONE
+    ) -> Taken | None:
         """See `MicroBatchSource`."""
         cut = next(self.cuts(position, size), None)
         if cut is None or (epoch is not None and cut.epoch != epoch):
             return None
-        batch, indices = self._read(cut, position, size)
         behind = DataPosition(epoch=cut.epoch, offset=cut.stop, consumed=position.consumed + cut.samples)
+        if not share.is_mine:
+            return Taken(None, cut.epoch, behind)
+        batch, indices = self._read(cut, position, size, share)
         return Taken(Collated(batch, indices=tuple(indices), samples=cut.samples), cut.epoch, behind)
 
-    def _read(self, cut: Cut, position: DataPosition, size: int) -> tuple[Any, tuple[int, ...]]:
+    def _read(self, cut: Cut, position: DataPosition, size: int, share: Share) -> tuple[Any, tuple[int, ...]]:
         if self._loader is None:
             return self._reader[cut, self._indices(cut)]
         if self._ahead is None or self._ahead_size != size or not self._planned or self._planned[0] != cut:
             self._planned.clear()
-            self._plan = self.cuts(position, size)
+            self._plan = share.pick(self.cuts(position, size))
             self._ahead_size = size
             self._ahead = iter(self._loader)
         batch, indices = next(self._ahead)
@@ -190,7 +200,9 @@ class IterableSource:
         self._place: tuple[int, int] | None = None
         self._draws = Draws(collate)
 
-    def take(self, position: DataPosition, size: int, *, epoch: int | None) -> Taken | None:
+    def take(
+        self, position: DataPosition, size: int, *, epoch: int | None, share: Share = ALONE
+    ) -> Taken | None:
         """See `MicroBatchSource`."""
         left = None if self._max_samples is None else self._max_samples - position.consumed
         if left == 0:
@@ -206,7 +218,7 @@ class IterableSource:
             position = DataPosition(epoch=position.epoch + 1, consumed=position.consumed)
             if (self._epochs is not None and position.epoch >= self._epochs) or epoch is not None:
                 return None
-            return self.take(position, size, epoch=epoch)
+            return self.take(position, size, epoch=epoch, share=share)
         if epoch is not None and position.epoch != epoch:
             raise AssertionError("an epoch ends with an empty read")
         behind = DataPosition(
@@ -214,6 +226,8 @@ class IterableSource:
             offset=position.offset + len(samples),
             consumed=position.consumed + len(samples),
         )
+        if not share.is_mine:
+            return Taken(None, position.epoch, behind)
         indices = tuple(range(position.offset, behind.offset))
         with self._draws.borrowed():
             self._draws.seed(mixed(self._seed, position.epoch, position.offset, _COLLATE))

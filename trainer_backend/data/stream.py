@@ -9,7 +9,7 @@ import msgspec
 import torch
 from torch.utils.data import IterableDataset
 
-from trainer_backend.data.order import DataPosition
+from trainer_backend.data.order import ALONE, DataPosition, Share
 from trainer_backend.data.reading import Collate
 from trainer_backend.data.sources import IterableSource, MapSource, MicroBatchSource
 from trainer_backend.engine import Collated
@@ -19,9 +19,12 @@ from trainer_backend.errors import GradaccError
 class Stream:
     """The run's training data. `position` is where the next window starts."""
 
-    def __init__(self, source: MicroBatchSource, *, tail: Literal["step", "carry", "drop"]) -> None:
+    def __init__(
+        self, source: MicroBatchSource, *, tail: Literal["step", "carry", "drop"], share: Share = ALONE
+    ) -> None:
         self._source = source
         self._tail = tail
+        self._share = share
         self.position = DataPosition()
 
     @property
@@ -32,34 +35,46 @@ class Stream:
     def window(self, steps: int, size: int) -> Iterator[Collated]:
         """The micro-batches of one window: `steps` of `size`; nothing at all when the data is over.
 
-        Fewer at an epoch's end (tail = step) or at the run's; the last one may be short.
+        Fewer at an epoch's end (tail = step) or at the run's; the last one may be short. Of several ranks
+        each gets its own, and all come to the same position.
         """
         if self._tail == "drop":
             yield from self._whole_window(steps, size)
             return
         epoch: int | None = None
-        for _ in range(steps):
-            taken = self._source.take(self.position, size, epoch=epoch)
+        for index in range(steps):
+            taken = self._source.take(self.position, size, epoch=epoch, share=self._share_at(index, steps))
             if taken is None:
                 return
             if self._tail == "step":
                 epoch = taken.epoch
             self.position = taken.behind
-            yield taken.batch
+            if taken.batch is not None:
+                yield taken.batch
+
+    def _share_at(self, index: int, steps: int) -> Share:
+        """What this rank reads at place `index` of a window of `steps`."""
+        if self._share.ranks == 1:
+            return self._share
+        ends = self._tail != "carry"
+        return msgspec.structs.replace(self._share, index=index, of=steps, ends_with_epoch=ends)
 
     def _whole_window(self, steps: int, size: int) -> list[Collated]:
         """Exactly `steps` micro-batches of one epoch; what is left of an epoch before them is dropped."""
         dropped = 0
         while True:
-            start, batches = self.position, list[Collated]()
+            start, batches, many = self.position, list[Collated](), 0
             epoch: int | None = None
-            while len(batches) < steps:
-                taken = self._source.take(self.position, size, epoch=epoch)
+            while many < steps:
+                share = self._share_at(many, steps)
+                taken = self._source.take(self.position, size, epoch=epoch, share=share)
                 if taken is None:
                     break
                 epoch, self.position = taken.epoch, taken.behind
-                batches.append(taken.batch)
-            if len(batches) == steps or not batches:
+                many += 1
+                if taken.batch is not None:
+                    batches.append(taken.batch)
+            if many == steps or not many:
                 return batches
             if start.consumed and self._source.take(self.position, size, epoch=None) is None:
                 # The run's own end (max_samples) lies inside this window: the last whole one was the last.
@@ -76,7 +91,7 @@ class Stream:
     def first(self, size: int) -> Iterator[Collated]:
         """The coming micro-batch, to be looked at; it comes again in its window."""
         taken = self._source.take(self.position, size, epoch=None)
-        if taken is not None:
+        if taken is not None and taken.batch is not None:
             yield taken.batch
 
     def saved_position(self) -> DataPosition:
@@ -112,6 +127,7 @@ def make_stream(  # noqa: PLR0913 - what a recipe says of its data
     max_samples: int | None,
     tail: Literal["step", "carry", "drop"],
     device: torch.device,
+    share: Share = ALONE,
 ) -> Stream:
     """Training data in the run's order. Raises GradaccError when it is none, or empty."""
     if is_iterable(dataset):
@@ -129,4 +145,4 @@ def make_stream(  # noqa: PLR0913 - what a recipe says of its data
             max_samples=max_samples,
             pin_memory=device.type == "cuda",
         )
-    return Stream(source, tail=tail)
+    return Stream(source, tail=tail, share=share)

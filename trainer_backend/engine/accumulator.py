@@ -21,6 +21,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
+from trainer_backend.engine.agreement import Agreement
 from trainer_backend.engine.batches import CountSamples, CountWeights, Reader, Split
 from trainer_backend.engine.deferred import DeferredWindow
 from trainer_backend.engine.judge import Judge
@@ -136,10 +137,15 @@ class Accumulator:
             optimizer, snapshot=snapshot_step, prepared=prepare_state(optimizer)
         )
         self._optimizer_step.clip_value = clip_value
-        if process_group is None and isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        if (
+            ranks is None
+            and process_group is None
+            and isinstance(model, torch.nn.parallel.DistributedDataParallel)
+        ):
             process_group = model.process_group  # its gradients would never be summed otherwise
         self._ranks = Ranks(process_group, self.device) if ranks is None else ranks
-        self._ranks.compare_weights(self._weights.named_leaves())
+        if ranks is None:
+            self.compare_ranks()
         make_passes: Callable[..., Passes] = (
             Passes if self._ranks.size == 1 else functools.partial(RankedPasses, ranks=self._ranks)
         )
@@ -474,6 +480,15 @@ class Accumulator:
 
     # -------------------------------------------------------------------------- weights and state
 
+    def compare_ranks(self) -> None:
+        """Raises `GradaccError` where ranks do not begin with the same weights. Collective."""
+        self._ranks.compare_weights(self._weights.named_leaves())
+
+    @property
+    def agreed(self) -> Agreement | None:
+        """What all ranks told of the last window; None where there is one rank."""
+        return self._passes.agreed
+
     @property
     def void_norms(self) -> int:
         """Micro-batches whose gradient norm was dropped because a hook fired twice for one parameter."""
@@ -529,6 +544,7 @@ class Accumulator:
             "own_buffers": sorted(self._passes.denominators.own),
             "micro_batch_ceiling": self.micro_batch_ceiling,
             "non_finite_in_a_row": self._judge.in_a_row,
+            "seeded": self._passes.is_seeded,
             "loss_scaler": None if self._scaler is None else self._scaler.values(),
         }
         return self._weights.tensors(), values
@@ -546,6 +562,8 @@ class Accumulator:
         self._passes.denominators.restore(values["terms"], values["c"], values["own_buffers"])
         self._passes.restored()
         self._judge.in_a_row = values["non_finite_in_a_row"]
+        if not values.get("seeded") and self._ranks.size == 1:
+            self._passes.keep_generators()  # an older version's run goes on as it would have
         if self._scaler is not None and values["loss_scaler"] is not None:
             self._scaler.load(values["loss_scaler"])
 

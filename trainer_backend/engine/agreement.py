@@ -1,6 +1,6 @@
 """What every rank tells the others after an attempt at a window: one vector, one all-reduce.
 
-    [weights of 16 terms | totals of 16 terms | samples, tokens]  [rank 0's report] [rank 1's] ...
+    [weights of 16 terms | totals of 16 terms | samples, tokens]  [rank 0's report and more] [rank 1's] ...
 
 A rank fills the sums and its own report and leaves the others' at 0, so the sum over ranks is both the sums
 and all reports.
@@ -38,11 +38,18 @@ class Report:
     micro_batches: int = 0
     largest: int = 0
     """Samples of its largest micro-batch."""
+    computed_s: float = 0.0
+    """From the attempt's start until its own micro-batches were through."""
+    waited_s: float = 0.0
+    """From then until the gradients of all ranks were summed."""
     new_buffers: int = 0
     """Buffers of the model that changed and that the ranks have not agreed to average."""
 
 
 FIELDS: Final = tuple(field.name for field in dataclasses.fields(Report))
+_REAL: Final = frozenset({"least_c", "next_c", "computed_s", "waited_s"})
+HEAD: Final = 2 * MAX_TERMS + 2
+"""Numbers before the first report."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +62,8 @@ class Agreement:
     tokens: int
     reports: tuple[Report, ...]
     """By rank."""
+    brought: tuple[list[float], ...]
+    """What else each rank told, by rank."""
 
     def is_any(self, *outcomes: Outcome) -> bool:
         """Whether some rank's attempt ended so."""
@@ -88,20 +97,20 @@ def exchange(
     ranks: Ranks, report: Report, weights: list[float], totals: list[float], samples: int, tokens: int
 ) -> Agreement:
     """Tell the others, and hear them. Collective."""
+    own = [*(float(getattr(report, name)) for name in FIELDS), *ranks.bring()]
     vector = [*_padded(weights), *_padded(totals), float(samples), float(tokens)]
-    before, after = ranks.rank, ranks.size - 1 - ranks.rank
-    nothing = [0.0] * len(FIELDS)
-    own = [float(getattr(report, name)) for name in FIELDS]
-    vector += [*nothing * before, *own, *nothing * after]
+    many = len(own)
+    vector += [*[0.0] * (many * ranks.rank), *own, *[0.0] * (many * (ranks.size - 1 - ranks.rank))]
     told = ranks.sum(vector)
-    head, tail = told[: 2 * MAX_TERMS + 2], told[2 * MAX_TERMS + 2 :]
-    reports = [_report(tail[place : place + len(FIELDS)]) for place in range(0, len(tail), len(FIELDS))]
+    head, tail = told[:HEAD], told[HEAD:]
+    parts = [tail[place : place + many] for place in range(0, len(tail), many)]
     return Agreement(
         weights=head[:MAX_TERMS],
         totals=head[MAX_TERMS : 2 * MAX_TERMS],
         samples=int(head[-2]),
         tokens=int(head[-1]),
-        reports=tuple(reports),
+        reports=tuple(_report(part[: len(FIELDS)]) for part in parts),
+        brought=tuple(part[len(FIELDS) :] for part in parts),
     )
 
 
@@ -111,5 +120,4 @@ def _padded(values: list[float]) -> list[float]:
 
 def _report(numbers: list[float]) -> Report:
     named = dict(zip(FIELDS, numbers, strict=True))
-    c_fields = ("least_c", "next_c")
-    return Report(**{name: value if name in c_fields else int(value) for name, value in named.items()})  # type: ignore[arg-type]
+    return Report(**{name: value if name in _REAL else int(value) for name, value in named.items()})  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
+from trainer_backend.engine.agreement import Agreement
 from trainer_backend.engine.batches import Piece
 from trainer_backend.engine.denominators import LargerWeightSeen, OwnBufferNeeded
 from trainer_backend.engine.memory import free, is_out_of_memory
@@ -64,6 +65,7 @@ class Passes:
         self._scaler = scaler
         self._seeding = seeding
         self._step = 0
+        self.agreed: Agreement | None = None
 
     # ------------------------------------------------------------------ a window's start and end
 
@@ -146,6 +148,15 @@ class Passes:
             if self._seeding is not None:  # looked at here: it is what N repeats
                 self._seed(len(sums.rows))
             self.micro.run(sums, piece)
+
+    @property
+    def is_seeded(self) -> bool:
+        """Whether micro-batches draw by their place in the run."""
+        return self._seeding is not None
+
+    def keep_generators(self) -> None:
+        """From here on micro-batches draw as the generators stand."""
+        self._seeding = None
 
     def _seed(self, index: int) -> None:
         """Micro-batch `index` of this process draws what it would draw anywhere else."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 import msgspec
@@ -41,6 +42,9 @@ class RankedPasses(Passes):
         self._buffers = RankBuffers(ranks, self.snapshot)
         self._common_c: float | None = None
         self._next_c = 0.0
+        self._times_s = (0.0, 0.0)
+        self.agreed: Agreement | None = None
+        """What all told in the last attempt at a window."""
         self._raised: BaseException | None = None
         """What ended this rank's attempt, until the others have heard of it."""
         self._agreed_names: tuple[str, ...] = ()
@@ -86,16 +90,19 @@ class RankedPasses(Passes):
 
     def _attempted(self, feed: Feed, sums: Sums, *, replay: bool) -> Outcome:
         """One try: own micro-batches, then the sum of all gradients. Raises only where ranks are lost."""
+        started = perf_counter()
         self._buckets.begin(self.leaves)
         counted, self._raised = self._counting(feed)
         scale = None if self._scaler is None else self._scaler.scale
         self.denominators.begin(counted, scale, replay=replay, c=self._common_c)
         outcome: Outcome = "raised" if self._raised is not None else self._tried(feed, sums)
+        computed = perf_counter()
         if outcome in ("forward", "backward"):
             free(self._device)  # the buckets need room
         if self._common_c is None:
             self._find_common_c()
         self._buckets.finish()
+        self._times_s = (computed - started, perf_counter() - computed)
         return "again" if outcome == "done" and self._buckets.is_spoiled else outcome
 
     def _tried(self, feed: Feed, sums: Sums) -> Outcome:
@@ -190,12 +197,15 @@ class RankedPasses(Passes):
             own_terms=sum(1 << term for term in self.denominators.own),
             micro_batches=len(sums.rows),
             largest=max((row.piece.samples for row in sums.rows), default=0),
+            computed_s=self._times_s[0],
+            waited_s=self._times_s[1],
             new_buffers=self._buffers.count_new(),
         )
-        return exchange(
+        self.agreed = exchange(
             self._ranks, report, sums.weights, sums.totals,
             sums.samples + feed.left_out_samples, sums.tokens + feed.left_out_tokens,
         )  # fmt: skip
+        return self.agreed
 
     def _starts_again(
         self, agreed: Agreement, feed: Feed, recovered: Callable[[OutOfMemoryRecovered], None]

@@ -14,29 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainer_backend.errors import GradaccError
-
-
-class RankLostError(GradaccError):
-    """Another rank's process ended, or does not answer: no collective can be completed any more."""
-
-    code = "rank-lost"
-
-
-class RankFailedError(GradaccError):
-    """Another rank cannot go on. `rank` is which; `told` is what it says of its error."""
-
-    code = "rank-failed"
-
-    def __init__(self, rank: int, told: Any) -> None:  # noqa: ANN401 - what `describe` gave
-        sentence = getattr(told, "reason", told)
-        super().__init__(f"Rank {rank}: {sentence}")
-        self.rank = rank
-        self.told = told
-
-
-class WindowLeft(BaseException):
-    """A rank left the window in its middle, so all do; the window is undone."""
+from trainer_backend.errors import GradaccError, RankFailedError, RankLostError, WindowLeft
 
 
 def sentence_of_error(error: BaseException) -> str:
@@ -67,6 +45,8 @@ class Ranks:
         self._describe = describe
         self.are_lost = False
         """Whether a collective failed: none may be tried again."""
+        self.bring: Callable[[], Sequence[float]] = tuple
+        """What else each rank tells after each attempt at a window: as many numbers on all ranks."""
 
     @contextmanager
     def talking(self) -> Iterator[None]:

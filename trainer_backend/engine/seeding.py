@@ -36,7 +36,7 @@ class Seeding:
 def default_generator(device: torch.device) -> torch.Generator:
     """The generator that operations on `device` draw from."""
     if device.type == "cuda":
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]  # torch's own
         return torch.cuda.default_generators[device.index or 0]
     if device.type == "mps":
         generator: torch.Generator = torch.mps._get_default_mps_generator()  # noqa: SLF001 - torch has no other

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random
 from collections.abc import Callable
-from typing import Any, Literal
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final, Literal
 
 import msgspec
 import torch
 
 from trainer_backend.config import RunConfig
+from trainer_backend.data.order import ALONE, Share
+from trainer_backend.data.randomness import mixed
 from trainer_backend.data.stream import Stream, make_stream
 from trainer_backend.engine import (
     Accumulator,
@@ -47,9 +51,13 @@ from trainer_backend.tasks.making import (
     model_of,
 )
 from trainer_backend.trainer.devices import apply_process_settings, choose_device, choose_precision, describe
-from trainer_backend.trainer.evaluation import Evaluator, undisturbed
+from trainer_backend.trainer.evaluation import Evaluator, RankedEvaluator, undisturbed
 from trainer_backend.trainer.resume_check import DataFingerprint, fingerprint
 from trainer_backend.trainer.saving import check_extra_state
+from trainer_backend.trainer.world import World
+
+_WINDOW: Final = 4
+"""Told apart from other uses of the run's seed."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -91,49 +99,68 @@ def assemble(
     *,
     on_micro_batch: Callable[[MicroBatchMeasured], None],
     on_fact: Callable[[Event], None],
+    device: torch.device | None = None,
+    world: World | None = None,
 ) -> Parts:
-    """Build a run. Raises UsageError and GradaccError with sentences, and what the user's code raises."""
+    """Build a run. Raises UsageError and GradaccError with sentences, and what the user's code raises.
+
+    `device`: None is the one that the recipe names. `world`: the ranks that train together; then this is
+    collective, and raises on all of them.
+    """
     config = recipe.config
-    device = choose_device(config.run.device)
+    together: Callable[[], AbstractContextManager[None]] = nullcontext if world is None else world.together
+    device = choose_device(config.run.device) if device is None else device
     precision = choose_precision(config.run.precision, device)
     apply_process_settings(config.run, device)
     _seed(config.run.seed)
 
-    put(PhaseEntered(phase="reading-data"))
-    task = make_task(recipe, lambda code, values: put(Warned(code=code, values=values)))
-    datasets = datasets_of(task)
-    stream = _stream(config, task, datasets.train, device)
-    horizon = horizon_of(config, stream.samples_per_epoch)
-    schedule = schedule_of(config, horizon)
+    with together():
+        put(PhaseEntered(phase="reading-data"))
+        task = make_task(recipe, lambda code, values: put(Warned(code=code, values=values)))
+        datasets = datasets_of(task)
+        stream = _stream(config, task, datasets.train, device, world)
+        horizon = horizon_of(config, stream.samples_per_epoch)
+        schedule = schedule_of(config, horizon)
 
-    if horizon is not None and schedule.warmup_samples > horizon:
-        lengths: dict[str, Scalar] = {"warmup": schedule.warmup_samples, "horizon": horizon}
-        put(Warned(code="warmup-longer-than-run", values=lengths))
+        if horizon is not None and schedule.warmup_samples > horizon:
+            lengths: dict[str, Scalar] = {"warmup": schedule.warmup_samples, "horizon": horizon}
+            put(Warned(code="warmup-longer-than-run", values=lengths))
 
-    put(PhaseEntered(phase="building-model"))
-    _seed(config.run.seed)  # the same weights, whatever the data needed
-    model = model_of(task).to(device)
-    model.train()
-    check_extra_state(model)
-    optimizer = optimizer_for(config, task, model)
-    accumulator = _accumulator(config, task, model, optimizer, device, precision, on_micro_batch, on_fact)
-    inexact = inspect(config, task, accumulator, stream, precision)
-    for warned in inexact:
-        put(warned)
-    accumulator.halve_alone = not inexact and not config.run.compile  # a new shape is compiled anew
-    if config.run.compile:
-        compile_model(model)
-    settings, ratios = _rates(config, task, optimizer)
+        put(PhaseEntered(phase="building-model"))
+        _seed(config.run.seed)  # the same weights, whatever the data needed
+        model = model_of(task).to(device)
+        model.train()
+        check_extra_state(model)
+    data = fingerprint(datasets.train)
+    if world is not None:
+        world.refuse_unlike_data(data)
+        world.share_state(model)
+    with together():
+        optimizer = optimizer_for(config, task, model)
+        accumulator = _accumulator(
+            config, task, model, optimizer, device, precision, on_micro_batch, on_fact, world
+        )
+        inexact = inspect(config, task, accumulator, stream, precision)
+        for warned in inexact:
+            put(warned)
+        # A new shape is compiled anew, and ranks have other windows than one process.
+        accumulator.halve_alone = not inexact and not config.run.compile and world is None
+        if config.run.compile:
+            compile_model(model)
+        settings, ratios = _rates(config, task, optimizer, 1 if world is None else world.size)
+        evaluation = _evaluation(config, task, datasets.validation, accumulator, precision, world)
+    if world is not None:
+        accumulator.compare_ranks()
     return Parts(
         recipe=recipe,
         task=task,
         accumulator=accumulator,
         stream=stream,
-        evaluation=_evaluation(config, task, datasets.validation, accumulator, precision),
+        evaluation=evaluation,
         schedule=schedule,
         settings=settings,
         rate_ratios=ratios,
-        data=fingerprint(datasets.train),
+        data=data,
         decay_shares=_decay_shares(task, optimizer),
         device=device,
         devices=(describe(device),),
@@ -146,7 +173,13 @@ def _seed(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def _stream(config: RunConfig, task: Task, dataset: Any, device: torch.device) -> Stream:  # noqa: ANN401
+def _stream(
+    config: RunConfig,
+    task: Task,
+    dataset: Any,  # noqa: ANN401 - any data set
+    device: torch.device,
+    world: World | None,
+) -> Stream:
     return make_stream(
         dataset,
         method(task, "collate_training") or collate_of(task),
@@ -157,6 +190,7 @@ def _stream(config: RunConfig, task: Task, dataset: Any, device: torch.device) -
         max_samples=config.run.max_samples,
         tail=config.accumulation.tail,
         device=device,
+        share=ALONE if world is None else Share(rank=world.place.rank, ranks=world.size),
     )
 
 
@@ -182,7 +216,7 @@ def optimizer_for(config: RunConfig, task: Task, model: torch.nn.Module) -> torc
     )
 
 
-def _accumulator(  # noqa: PLR0917 - all of it is handed on
+def _accumulator(  # noqa: PLR0913, PLR0917 - all of it is handed on
     config: RunConfig,
     task: Task,
     model: torch.nn.Module,
@@ -191,6 +225,7 @@ def _accumulator(  # noqa: PLR0917 - all of it is handed on
     precision: Precision,
     on_micro_batch: Callable[[MicroBatchMeasured], None],
     on_fact: Callable[[Event], None],
+    world: World | None,
 ) -> Accumulator:
     return Accumulator(
         model,
@@ -209,9 +244,16 @@ def _accumulator(  # noqa: PLR0917 - all of it is handed on
         gradient_norm_every=config.run.gradient_norm_every,
         # A compiled model may record CUDA graphs, which write over the gradients they gave.
         own_gradients=config.run.compile and device.type == "cuda",
+        ranks=None if world is None else world.ranks,
+        seed_of_step=functools.partial(_seed_of_step, config.run.seed),
         on_micro_batch=on_micro_batch,
         on_fact=on_fact,
     )
+
+
+def _seed_of_step(seed: int, step: int) -> int:
+    """What the micro-batches of a window draw by."""
+    return mixed(seed, step, _WINDOW)
 
 
 def inspect(
@@ -249,12 +291,14 @@ def inspect(
     return found
 
 
-def _rates(config: RunConfig, task: Task, optimizer: torch.optim.Optimizer) -> tuple[Settings, list[float]]:
+def _rates(
+    config: RunConfig, task: Task, optimizer: torch.optim.Optimizer, ranks: int
+) -> tuple[Settings, list[float]]:
     """The first settings, and each group's share of the learning rate.
 
     A task's own optimizer brings its own rate and decay; the recipe's schedule bends them.
     """
-    settings = settings_of(config)
+    settings = settings_of(config, ranks)
     if method(task, "optimizer") is None:
         return settings, [1.0] * len(optimizer.param_groups)
     rates = [float(group["lr"]) for group in optimizer.param_groups]
@@ -289,6 +333,7 @@ def _evaluation(
     dataset: Any,  # noqa: ANN401 - any data set
     accumulator: Accumulator,
     precision: Precision,
+    world: World | None,
 ) -> Evaluator | None:
     """None where nothing is asked for. Raises UsageError when there is nothing to measure on."""
     if config.evaluation.every_samples is None and config.targets.validation_loss is None:
@@ -299,7 +344,10 @@ def _evaluation(
             " Give it some, or leave evaluation.every_samples out."
         )
         raise UsageError(message)
-    return Evaluator(
+    make: Callable[..., Evaluator] = (
+        Evaluator if world is None else functools.partial(RankedEvaluator, ranks=world.ranks)
+    )
+    return make(
         task,
         dataset,
         accumulator,

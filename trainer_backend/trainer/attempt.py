@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from trainer_backend.errors import GradaccError, RunDirectoryError, UsageError
+from trainer_backend.errors import GradaccError, RankLostError, RunDirectoryError, UsageError, WindowLeft
 from trainer_backend.inbox import Inbox
 from trainer_backend.journal import JournalWriter
 from trainer_backend.journal_mending import mend
@@ -26,11 +28,27 @@ from trainer_backend.protocol import (
 from trainer_backend.recipe import Recipe, entry_sha256
 from trainer_backend.run_directory import RunDirectory
 from trainer_backend.run_facts import RunFacts
+from trainer_backend.torchrun import (
+    Place,
+    announce,
+    ended_before,
+    failure_of_another,
+    is_restart,
+    tell_failure,
+)
 from trainer_backend.trainer import failures
 from trainer_backend.trainer.lifecycle import Lifecycle, StopAskedError, print_line
+from trainer_backend.trainer.no_journal import NoJournal
 from trainer_backend.trainer.provenance import Commit
+from trainer_backend.trainer.ranked_steering import RankedSteering
 from trainer_backend.trainer.steering import Steering
 from trainer_backend.wholeness import check_whole
+
+if TYPE_CHECKING:
+    from trainer_backend.trainer.training import Training
+
+DYING_S: Final = 20.0
+"""How long rank 0 waits for the lock of the one before it, which its launcher is ending."""
 
 
 class Before(msgspec.Struct, frozen=True):
@@ -50,44 +68,70 @@ def run_attempt(
     replay: bool = True,
     from_step: int | None = None,
     stale: Sequence[str] | None = None,
+    place: Place | None = None,
 ) -> int:
     """Train in a run directory to the end, a stop or a failure; gives the exit code.
 
     `from_step`: go back to the checkpoint of this step, and on from there.
     `stale`: names of what lay in the inbox when this process was launched; None: what lies there now.
+    `place`: this is rank 0 of several.
     Raises RunDirectoryError when another trainer is there, the directory is half copied, or the journal
     cannot be written.
     """
     if stale is None:
         stale = Inbox(run.inbox_path).names()
-    with run.locked() as lock:
+    with run.locked(wait_s=0.0 if place is None else DYING_S) as lock:
         _mend(run)
         check_whole(run)
         for folder in (run.inbox_path, run.checkpoints_path):  # a copied directory may lack empty ones
             make_folder_in(run.path, folder.name)
         before = _before(run)
+        if place is not None:
+            code = ended_before(run, place, before.facts)
+            place = announce(place, run, code)
+            if code is not None:
+                return code
         if not before.facts.attempt:
             keep_with_run(recipe, run.path)
-        life = Lifecycle(lock, grace_s=recipe.config.run.grace_s)
-        life.steering = Steering(
+        life = Lifecycle(lock, grace_s=recipe.config.run.grace_s, is_ranked=place is not None)
+        steering = life.steering = Steering(
             Inbox(run.inbox_path),
             life.put,
             stale=frozenset(stale) if before.facts.attempt else (),
             answered=before.answered,
             on_stop=life.stop_asked,
         )
-        life.steering.remove_answered()
+        steering.remove_answered()
         life.writer = JournalWriter(
             run.journal_path,
             attempt=before.facts.attempt + 1,
             on_tick=life.tick,
-            on_committed=life.steering.committed,
+            on_committed=steering.committed,
         )
         with life.signals():
-            ended, code = _lived(run, recipe, life, before, Resumption(replay=replay, from_step=from_step))
+            make = functools.partial(_training, run, recipe, life, steering, place)
+            how = Resumption(replay=replay, from_step=None if is_restart(place) else from_step)
+            try:
+                ended, code = _lived(life, lambda: _train(recipe, life, before, how, make))
+            except RankLostError as error:
+                assert place is not None
+                return _lost(run, place, life, error)
             life.end(ended)
         print_line(_last_words(run, ended))
         return code
+
+
+def _lost(run: RunDirectory, place: Place, life: Lifecycle, error: RankLostError) -> int:
+    """Another rank's process ended: with a reason of its own, which ends the run, or without one."""
+    told = failure_of_another(run, place)
+    print_line(f"{run.id}: {error}")
+    if told is not None:
+        where = life.progress
+        life.end(msgspec.structs.replace(told, step=where.step, samples_seen=where.samples_seen))
+        return 1
+    life.put(Warned(code="rank-lost", values={"step": life.progress.step, "generation": place.generation}))
+    life.leave()
+    return 1
 
 
 def _mend(run: RunDirectory) -> None:
@@ -122,14 +166,14 @@ def _before(run: RunDirectory) -> Before:
         reader.close()
 
 
-def _lived(
-    run: RunDirectory, recipe: Recipe, life: Lifecycle, before: Before, how: Resumption
-) -> tuple[RunEnded, int]:
-    """Train; gives the attempt's last fact and the exit code."""
+def _lived(life: Lifecycle, train: Callable[[], RunEnded]) -> tuple[RunEnded, int]:
+    """Train; gives the attempt's last fact and the exit code. Raises RankLostError."""
     try:
         life.loading = True
-        return _train(run, recipe, life, before, how), 0
-    except StopAskedError:
+        return train(), 0
+    except RankLostError:
+        raise
+    except (StopAskedError, WindowLeft):
         return life.stopped(), 0
     except UsageError as error:
         return _failed(error, life), error.exit_code
@@ -157,16 +201,20 @@ def _last_good_step(error: BaseException) -> int | None:
     return seen[0].step - seen[0].in_a_row if seen else None
 
 
-def _train(run: RunDirectory, recipe: Recipe, life: Lifecycle, before: Before, how: Resumption) -> RunEnded:
+def _train(
+    recipe: Recipe,
+    life: Lifecycle,
+    before: Before,
+    how: Resumption,
+    make: Callable[[], Training],
+) -> RunEnded:
     life.put(PhaseEntered(phase="importing-torch"))
     commit = Commit(recipe.folder)
     if before.facts.attempt and recipe.source.entry_sha256 not in ("", entry_sha256(recipe)):
         entry = getattr(recipe.config.task, "entry", "")
         life.put(Warned(code="source-changed", values={"entry": entry}))
 
-    from trainer_backend.trainer.training import Training  # noqa: PLC0415 - torch, seconds
-
-    training = Training(run, recipe, life)
+    training = make()
     try:
         training.assemble()
         if how.from_step is not None:
@@ -176,6 +224,50 @@ def _train(run: RunDirectory, recipe: Recipe, life: Lifecycle, before: Before, h
         return training.run(commit)
     finally:
         training.close()
+
+
+def _training(
+    run: RunDirectory, recipe: Recipe, life: Lifecycle, steering: Steering, place: Place | None
+) -> Training:
+    """One process's, or rank 0's."""
+    if place is None:
+        from trainer_backend.trainer.training import Training  # noqa: PLC0415 - torch, seconds
+
+        return Training(run, recipe, life, steering)
+    from trainer_backend.trainer.ranked_training import RankedTraining  # noqa: PLC0415 - likewise
+
+    return RankedTraining(run, recipe, life, place, RankedSteering(place, steering))
+
+
+def follow(run: RunDirectory, recipe: Recipe, place: Place, *, from_step: int | None = None) -> int:
+    """Train as one of the ranks behind rank 0, which alone writes; gives the exit code."""
+    life = Lifecycle(is_ranked=True)
+    life.writer = NoJournal()
+    steering = life.steering = RankedSteering(place, None)
+
+    def train() -> RunEnded:
+        from trainer_backend.trainer.ranked_training import RankedTraining  # noqa: PLC0415 - torch, seconds
+
+        training = RankedTraining(run, recipe, life, place, steering)
+        try:
+            training.assemble()
+            if from_step is None or is_restart(place):
+                training.take_up(RunFacts(), replay=False)
+            else:
+                training.go_back(from_step, RunFacts(), stood_at=0)
+            return training.run(Commit(recipe.folder))
+        finally:
+            training.close()
+
+    with life.signals():
+        try:
+            ended, code = _lived(life, train)
+        except RankLostError as error:
+            print_line(f"Rank {place.rank}: {error}")
+            return 1
+    if isinstance(ended, RunFailed):
+        tell_failure(run, place, ended)
+    return code
 
 
 def _last_words(run: RunDirectory, ended: RunEnded) -> str:

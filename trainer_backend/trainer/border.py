@@ -38,10 +38,12 @@ from trainer_backend.settings import (
     Settings,
     differences,
     with_accumulation,
+    with_micro_batches,
     with_value,
 )
 from trainer_backend.trainer.assembly import Parts
 from trainer_backend.trainer.checkpoints import Checkpoints
+from trainer_backend.trainer.ranked_steering import RankedSteering
 from trainer_backend.trainer.replay import RecordedChanges
 from trainer_backend.trainer.steering import Pending, Steering, with_pending
 
@@ -61,7 +63,7 @@ class Border:
         self,
         parts: Parts,
         checkpoints: Checkpoints,
-        steering: Steering,
+        steering: Steering | RankedSteering,
         put: Callable[[AnyEvent], None],
         *,
         replay: RecordedChanges,
@@ -155,6 +157,10 @@ class Border:
         if always:  # every command's effect is a fact, also where it changes nothing
             value = getattr(after, FIELDS[always])
             changed = {always: (value, value)} | changed
+        if before.micro_batches != after.micro_batches:  # also where only the ranks that N is for are others
+            changed.setdefault(
+                KEYS["accumulation_steps"], (before.accumulation_steps, after.accumulation_steps)
+            )
         for key, (old, new) in changed.items():
             if key == KEYS["accumulation_steps"]:
                 assert isinstance(old, int)
@@ -163,7 +169,7 @@ class Border:
                     AccumulationChanged(
                         command_id=author.command_id, step=step, before=old, after=new,
                         asked_by=author.name, asked_at=author.asked_at,
-                        samples_seen=self._engine.samples_seen,
+                        samples_seen=self._engine.samples_seen, micro_batches=after.micro_batches,
                     )
                 )  # fmt: skip
             else:
@@ -180,9 +186,8 @@ class Border:
         points = self._config.accumulation.schedule
         reached = self.settings.schedule_points
         while reached < len(points) and points[reached].from_sample <= self._engine.samples_seen:
-            after = msgspec.structs.replace(
-                self.settings, accumulation_steps=points[reached].steps, schedule_points=reached + 1
-            )
+            after = msgspec.structs.replace(self.settings, schedule_points=reached + 1)
+            after = with_micro_batches(after, points[reached].steps * after.schedule_ranks)
             self._change(after, Author("schedule", time.time()), step)
             reached += 1
 
@@ -197,6 +202,9 @@ class Border:
                     assert isinstance(change.after, int)
                     self._allow(change.after)
                 after = with_value(self.settings, change.key, change.after)
+                if change.key == KEYS["accumulation_steps"]:
+                    many = change.micro_batches or after.accumulation_steps * after.ranks
+                    after = with_micro_batches(after, many)
                 self._change(after, Author(change.asked_by, time.time()), step)
 
     def _obey_owed(self, step: int) -> None:

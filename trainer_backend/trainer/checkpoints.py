@@ -13,7 +13,7 @@ from trainer_backend.errors import GradaccError
 from trainer_backend.protocol import CheckpointSaved, PhaseEntered, Scalar, Warned
 from trainer_backend.run_directory import RunDirectory, checkpoints_in
 from trainer_backend.schedule import schedule_of
-from trainer_backend.settings import KEYS, Settings, settings_of
+from trainer_backend.settings import KEYS, Settings, on_ranks, settings_of
 from trainer_backend.trainer import checkpoint
 from trainer_backend.trainer.assembly import Parts
 from trainer_backend.trainer.checkpoint import CheckpointError, CheckpointMisfitError
@@ -66,13 +66,18 @@ class Checkpoints:
 
     def save_if_due(self, parts: Parts, samples: int) -> None:
         """After a window of `samples`: save where the recipe asks for it."""
-        every_samples, every_minutes = self._asked.every_samples, self._asked.minutes
-        seen = parts.accumulator.samples_seen
-        due = every_samples is not None and seen // every_samples > (seen - samples) // every_samples
-        if every_minutes is not None:
-            due = due or time.monotonic() - self._saved_at_s >= every_minutes * 60
-        if due:
+        if self.is_due_by_samples(parts, samples) or self.is_time_up():
             self.save(parts)
+
+    def is_due_by_samples(self, parts: Parts, samples: int) -> bool:
+        """Whether the recipe asks for one at this sample, in the window of `samples` that ended."""
+        every, seen = self._asked.every_samples, parts.accumulator.samples_seen
+        return every is not None and seen // every > (seen - samples) // every
+
+    def is_time_up(self) -> bool:
+        """Whether the recipe asks for one, so long after the last."""
+        every_minutes = self._asked.minutes
+        return every_minutes is not None and time.monotonic() - self._saved_at_s >= every_minutes * 60
 
     def save(self, parts: Parts, *, command_id: str | None = None) -> None:
         """Save now, unless this very state lies on disk. A disk that refuses is said, and ends no run.
@@ -279,12 +284,12 @@ class Checkpoints:
             self._compares = False
         parts.stream.position = standing.position
         parts.schedule = schedule_of(parts.config, standing.horizon_samples)
-        parts.settings = standing.settings
+        parts.settings = on_ranks(standing.settings, parts.settings.ranks)
         engine = parts.accumulator
         engine.max_grad_norm = standing.settings.max_grad_norm
         if standing.settings.ema_decay is not None and engine.ema_decay is not None:
             engine.ema_decay = standing.settings.ema_decay
-        self._saved, self._told = (step, standing.settings), None
+        self._saved, self._told = (step, parts.settings), None
         return standing
 
 
@@ -300,7 +305,7 @@ def recipe_changes(parts: Parts, standing: Standing) -> Settings:
     changed = {
         field: getattr(asked, field) for field in KEYS if getattr(asked, field) != standing.recipe.get(field)
     }
-    return msgspec.structs.replace(standing.settings, **changed)
+    return msgspec.structs.replace(parts.settings, **changed)
 
 
 def _refuse_non_finite(saved: checkpoint.Saved) -> None:

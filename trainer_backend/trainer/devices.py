@@ -39,6 +39,21 @@ def choose_device(asked: str) -> torch.device:
     return device
 
 
+def choose_rank_device(asked: str, local_rank: int) -> torch.device:
+    """The device of one of several ranks: the machine's GPU of its number, or the CPU. Raises UsageError."""
+    first = choose_device(asked)
+    if first.type == "cpu":
+        return first
+    if first.type == "mps":
+        raise UsageError(
+            "run.device = mps: several ranks cannot share it. Give run.devices = 1, or device = cpu."
+        )
+    if ":" in asked:
+        message = f"run.device = {asked} names one GPU, but several ranks train. Give run.device = cuda."
+        raise UsageError(message)
+    return choose_device(f"cuda:{local_rank}")
+
+
 def choose_precision(asked: str, device: torch.device) -> Precision:
     """`run.precision` with auto decided: bf16 on a GPU that has it, else fp32. Raises UsageError."""
     if asked == "auto":

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from itertools import islice
+from itertools import count, islice
 from time import perf_counter
 from typing import Any
 
@@ -22,6 +22,7 @@ from trainer_backend.engine import Accumulator
 from trainer_backend.engine.batches import to_device
 from trainer_backend.engine.memory import free, is_out_of_memory
 from trainer_backend.engine.precision import Precision, autocast
+from trainer_backend.engine.ranks import Ranks
 from trainer_backend.engine.snapshot import Snapshot
 from trainer_backend.engine.terms import read_terms
 from trainer_backend.protocol import EvaluationMeasured
@@ -56,6 +57,8 @@ class Evaluator:
         self._precision = precision
         self._max_samples = max_samples
         self._size: int | None = None
+        self._share = (0, 1)
+        """Which batches this process takes: those whose number leaves the first over the second."""
 
     def measure(self, size: int, *, between: Callable[[], None]) -> EvaluationMeasured:
         """One pass in batches of `size`, smaller where memory runs out. `between` may raise to end it."""
@@ -112,15 +115,50 @@ class Evaluator:
         if is_iterable(self._dataset):
             seed_all(self._seed)
             samples = iter(islice(iter(self._dataset), self._max_samples))
-            while chunk := list(islice(samples, size)):
-                yield self._collate(chunk), len(chunk)
-            return
+            for number in count():
+                if not (chunk := list(islice(samples, size))):
+                    return
+                if self._is_mine(number):
+                    yield self._collate(chunk), len(chunk)
         length = len(self._dataset)
         length = length if self._max_samples is None else min(length, self._max_samples)
         reader = MapReader(self._dataset, self._collate, seed=self._seed)
-        for start in range(0, length, size):
+        for number, start in enumerate(range(0, length, size)):
+            if not self._is_mine(number):
+                continue
             stop = min(start + size, length)
             yield reader[Cut(0, start, stop), list(range(start, stop))][0], stop - start
+
+    def _is_mine(self, number: int) -> bool:
+        rank, ranks = self._share
+        return number % ranks == rank
+
+
+class RankedEvaluator(Evaluator):
+    """The same on several ranks: each takes its share of the batches, and all get the common sums."""
+
+    def __init__(self, *args: Any, ranks: Ranks, **options: Any) -> None:  # noqa: ANN401 - those of Evaluator
+        super().__init__(*args, **options)
+        self._ranks = ranks
+        self._share = (ranks.rank, ranks.size)
+
+    def _pass_that_fits(self, size: int, between: Callable[[], None]) -> tuple[_Sums, int]:
+        """Collective."""
+        while True:
+            found: tuple[_Sums, int] | None = None
+            raised: BaseException | None = None
+            try:
+                found = self._pass(size, between)
+            except BaseException as error:  # noqa: BLE001 - raised once the others know
+                if size == 1 or not is_out_of_memory(error):
+                    raised = error
+            self._ranks.settle(raised)
+            everyone = self._ranks.gather(found)
+            if None not in everyone:
+                return _together(everyone)
+            free(self._accumulator.device)
+            size //= 2
+            self._size = size
 
 
 class _Sums:
@@ -140,6 +178,17 @@ class _Sums:
         terms = found.items() if hasattr(found, "items") else ((term.name, term) for term in found)
         for name, term in terms:
             self.metrics[name] = _added(self.metrics.get(name), term)
+
+
+def _together(parts: list[tuple[_Sums, int]]) -> tuple[_Sums, int]:
+    """What all ranks measured, added up in their order."""
+    whole = _Sums()
+    for sums, _ in parts:
+        for into, found in ((whole.losses, sums.losses), (whole.metrics, sums.metrics)):
+            for name, (total, weight) in found.items():
+                before = into.get(name, (0.0, 0.0))
+                into[name] = (before[0] + total, before[1] + weight)
+    return whole, sum(samples for _, samples in parts)
 
 
 def _added(before: tuple[float, float] | None, term: LossTerm) -> tuple[float, float]:

@@ -8,7 +8,9 @@ import traceback
 from pathlib import Path
 from typing import Final
 
-from trainer_backend.errors import GradaccError, UsageError
+import msgspec
+
+from trainer_backend.errors import GradaccError, RankFailedError, UsageError
 from trainer_backend.protocol import RunFailed
 
 OUR_FOLDER: Final = Path(__file__).resolve().parent.parent
@@ -23,6 +25,15 @@ def run_failed(
     error: BaseException, *, step: int, samples_seen: int, checkpoint_step: int | None = None
 ) -> RunFailed:
     """How the journal tells that `error` ended the run; `checkpoint_step` can be gone back to."""
+    if isinstance(error, RankFailedError) and isinstance(error.told, RunFailed):
+        told = error.told
+        return msgspec.structs.replace(
+            told,
+            step=step,
+            samples_seen=samples_seen,
+            reason=f"Rank {error.rank}: {told.reason}",
+            values={"checkpoint_step": checkpoint_step},
+        )
     own = isinstance(error, GradaccError)
     cause = error.__cause__ if own and error.__cause__ is not None else error
     return RunFailed(
@@ -34,6 +45,11 @@ def run_failed(
         where=where(cause),
         traceback=folded(cause) if not own or error.__cause__ is not None else "",
     )
+
+
+def described(error: BaseException) -> RunFailed:
+    """An error as other ranks are told of it; they know themselves where they stand."""
+    return run_failed(error, step=0, samples_seen=0)
 
 
 def code_of(error: BaseException) -> str:

@@ -20,7 +20,8 @@ from typing import Final, Protocol
 
 from trainer_backend.journal import JournalWriter
 from trainer_backend.protocol import AnyEvent, PhaseEntered, RunEnded, RunStopped
-from trainer_backend.trainer.steering import Steering, StopReason
+from trainer_backend.trainer.no_journal import NoJournal
+from trainer_backend.trainer.steering import StopReason
 from trainer_backend.trainer_lock import TrainerLock
 
 LAST_RESORT_S: Final = 10.0
@@ -38,6 +39,30 @@ class TrainingProgress(Protocol):
     samples_seen: int
 
 
+class Stoppable(Protocol):
+    """What is told of a stop: `Steering`, or what stands for it on one of several ranks."""
+
+    due_at: float
+    checkpoints: Callable[[], list[int]]
+
+    @property
+    def stopping(self) -> StopReason:
+        """Whether, and how urgently, the run was asked to end."""
+        ...
+
+    def stop(self, reason: StopReason) -> None:
+        """Ask for the end from inside."""
+        ...
+
+    def tick(self) -> None:
+        """Look into the inbox."""
+        ...
+
+    def end(self) -> None:
+        """No window will come."""
+        ...
+
+
 class StopAskedError(BaseException):
     """Raised in the training thread while it loads, so that a stop need not wait for it."""
 
@@ -53,7 +78,11 @@ class Lifecycle:
     `grace_s`: how long the sender of a SIGTERM waits before it kills.
     """
 
-    def __init__(self, lock: TrainerLock | None = None, *, grace_s: float = math.inf) -> None:
+    def __init__(
+        self, lock: TrainerLock | None = None, *, grace_s: float = math.inf, is_ranked: bool = False
+    ) -> None:
+        self._is_ranked = is_ranked
+        """Whether other ranks wait for this one: no signal interrupts it, and stops wait for a border."""
         self.lock = lock
         """None: the run is nobody's directory that could be moved (a benchmark's)."""
         self._grace_s = grace_s
@@ -64,8 +93,8 @@ class Lifecycle:
         self.progress: TrainingProgress = _Nowhere()
         self.loading = False
         """Whether a stop may interrupt the training thread anywhere."""
-        self.steering: Steering | None = None
-        self.writer: JournalWriter | None = None
+        self.steering: Stoppable | None = None
+        self.writer: JournalWriter | NoJournal | None = None
         self._ended = threading.Lock()
         self._waking = False
         self._timers: list[threading.Timer] = []
@@ -89,6 +118,14 @@ class Lifecycle:
         if self.steering is not None:
             self.steering.end()
         self.writer.put(fact)
+        self.writer.close()
+        self.give_time()
+
+    def leave(self) -> None:
+        """Close the journal without a last fact: a rank was lost, and a launcher may start them again."""
+        assert self.writer is not None
+        if self.steering is not None:
+            self.steering.end()
         self.writer.close()
         self.give_time()
 
@@ -134,7 +171,7 @@ class Lifecycle:
 
     def stop_asked(self, reason: StopReason) -> None:
         """By a command, in the journal's thread: wake the training thread, and wait for it only so long."""
-        if self.loading:
+        if self.loading and not self._is_ranked:
             self._wake()
         if reason == "stop-now" or self.loading:
             self._wait_only_so_long(reason)
@@ -196,6 +233,11 @@ class Lifecycle:
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         del frame
         assert self.steering is not None
+        if self._is_ranked:  # a launcher sends it again, which is no hurry
+            self.steering.stop("signal")
+            if self.loading:
+                self._wait_only_so_long("signal")
+            return
         if self._waking:
             self._waking = False
         else:

@@ -24,11 +24,12 @@ from trainer_backend.engine import (
     WindowTotals,
     graphs_compiled,
 )
-from trainer_backend.errors import GradaccError
+from trainer_backend.errors import GradaccError, WindowLeft
 from trainer_backend.protocol import (
     AnyEvent,
     ArtifactSaved,
     CommandAccepted,
+    MicroBatchMeasured,
     PhaseEntered,
     RunFinished,
     RunStopped,
@@ -41,6 +42,7 @@ from trainer_backend.trainer.border import Border
 from trainer_backend.trainer.checkpoints import Checkpoints
 from trainer_backend.trainer.evaluation import undisturbed
 from trainer_backend.trainer.noise import NoiseWatch
+from trainer_backend.trainer.ranked_steering import RankedSteering
 from trainer_backend.trainer.replay import RecordedChanges
 from trainer_backend.trainer.steering import Steering
 
@@ -48,7 +50,7 @@ FIRST_SAVE_S: Final = 2.0
 """What a save is taken to last before the attempt's first one."""
 
 
-class StopNow(BaseException):
+class StopNow(WindowLeft):
     """Asked for in the middle of a window, which will be replayed."""
 
 
@@ -59,7 +61,7 @@ class Loop:
         self,
         parts: Parts,
         checkpoints: Checkpoints,
-        steering: Steering,
+        steering: Steering | RankedSteering,
         put: Callable[[AnyEvent], None],
         *,
         replay: RecordedChanges,
@@ -88,6 +90,11 @@ class Loop:
         """The settings that the next window will use."""
         return self._parts.settings
 
+    def on_micro_batch(self, row: MicroBatchMeasured) -> None:
+        """One was run: the one place inside a window where a stop takes hold."""
+        self._put(row)
+        self.stop_if_due(row.index + 1)
+
     def run(self) -> RunFinished | RunStopped:
         """Train to the run's end, or until asked to stop."""
         while (reason := self._end()) is None:
@@ -96,8 +103,8 @@ class Loop:
                 return self._stopped()
             start = self._stream.position
             try:
-                result = self._window(self.settings.accumulation_steps, self.settings.micro_batch_size)
-            except StopNow:
+                result = self._window()
+            except WindowLeft:
                 self._stream.position = start
                 return self._stopped()
             except StepOutOfMemory:
@@ -129,10 +136,11 @@ class Loop:
 
     # -------------------------------------------------------------------------- the window
 
-    def _window(self, steps: int, size: int) -> WindowResult | None:
-        """One optimizer step over `steps` micro-batches of `size`; None when no sample is left."""
+    def _window(self) -> WindowResult | None:
+        """One optimizer step over N micro-batches of b; None when no sample is left."""
         started = perf_counter()
-        batches = self._stream.window(steps, size)
+        steps = self.settings.accumulation_steps
+        batches = self._stream.window(steps, self.settings.micro_batch_size)
         first = next(batches, None)
         if first is None:
             return None
@@ -163,7 +171,7 @@ class Loop:
         A signal's sender waits for its grace and no longer: what is left of the window and the save that
         follows must fit, by what the last ones took. Else the window is dropped, and repeated on resume.
         """
-        if self._steering.stopping == "stop-now":
+        if self._steering.asked == "stop-now":
             raise StopNow
         if self._steering.due_at == math.inf:
             return
@@ -229,7 +237,7 @@ class Loop:
             self._put(evaluation.measure(self.settings.micro_batch_size, between=self._stop_evaluation))
             self._evaluated_at = self._engine.step
             self._show_artifacts()
-        except StopNow:
+        except WindowLeft:
             pass
         self._put(PhaseEntered(phase="training"))
 
@@ -247,18 +255,18 @@ class Loop:
                 self._put(ArtifactSaved(step=engine.step, kind=kind, path=relative, caption=caption))
 
     def _stop_evaluation(self) -> None:
-        if self._steering.stopping:
+        if self._steering.asked:
             raise StopNow
 
     def _stopped(self) -> RunStopped:
-        reason = self._steering.stopping
-        with suppress(StopNow):  # the last window's micro-batches may be reported only now, and stop it again
+        reason = self._steering.asked
+        with suppress(WindowLeft):  # the last micro-batches may be reported only now, and stop it again
             self._engine.flush()
         self._checkpoints.save_last(self._parts)
         return RunStopped(step=self._engine.step, samples_seen=self._engine.samples_seen, reason=reason)
 
     def _finished(self, reason: str) -> RunFinished:
-        with suppress(StopNow):
+        with suppress(WindowLeft):
             self._engine.flush()
         if self._evaluated_at != self._engine.step:
             self._evaluate()

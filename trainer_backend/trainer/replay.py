@@ -21,6 +21,8 @@ class Change(msgspec.Struct, frozen=True):
     key: str
     after: Scalar
     asked_by: str = "replay"
+    micro_batches: int | None = None
+    """Of a changed N: M, over the ranks of then, which stays on any others."""
 
 
 class RecordedChanges:

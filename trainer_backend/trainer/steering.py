@@ -41,7 +41,7 @@ from trainer_backend.protocol import (
 from trainer_backend.section import Section
 from trainer_backend.settings import Settings, divisible_sizes
 
-StopReason: TypeAlias = Literal["", "stop", "stop-now", "signal", "moved"]
+StopReason: TypeAlias = Literal["", "stop", "stop-now", "signal", "moved", "launcher"]
 
 SECTIONS: Final[dict[str, type[Section]]] = {
     "accumulation": AccumulationSection,
@@ -107,6 +107,11 @@ class Steering:
         """Whether, and how urgently, the run was asked to end."""
         return self._stopping
 
+    @property
+    def asked(self) -> StopReason:
+        """The same, asked in the middle of a window."""
+        return self._stopping
+
     # ------------------------------------------------------------- the training thread's side
 
     def begin(self, step: int, settings: Settings) -> None:
@@ -124,13 +129,17 @@ class Steering:
             self._next_step = step + 1
             return True
 
-    def take(self, step: int, settings: Settings) -> list[Pending]:
-        """The commands to obey before window `step`, oldest first; waits for one while paused."""
+    def take(self, step: int, settings: Settings, *, at_most_s: float | None = None) -> list[Pending]:
+        """The commands to obey before window `step`, oldest first; waits for one while paused.
+
+        `at_most_s`: and no longer than this.
+        """
         with self._border:
             self._settings = settings
             self._next_step = step
             while self.paused and not self._pending and not self._stopping:
-                self._border.wait()
+                if not self._border.wait(at_most_s):
+                    break
             taken = list(self._pending.values())
             self._pending.clear()
             return taken
@@ -281,7 +290,7 @@ def with_pending(settings: Settings, pending: Pending) -> Settings:
     """Micro-batch size and N once `pending` is obeyed (without companions)."""
     match pending.command:
         case SetAccumulation(steps=steps):
-            return msgspec.structs.replace(settings, accumulation_steps=steps)
+            return msgspec.structs.replace(settings, accumulation_steps=steps, world_size=settings.ranks)
         case SetMicroBatchSize(size=size):
             steps = pending.accumulation_steps or settings.accumulation_steps
             return msgspec.structs.replace(settings, micro_batch_size=size, accumulation_steps=steps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -35,8 +35,10 @@ from trainer_backend.trainer.lifecycle import Lifecycle
 from trainer_backend.trainer.loop import Loop
 from trainer_backend.trainer.noise import NoiseWatch
 from trainer_backend.trainer.provenance import Commit, versions
+from trainer_backend.trainer.ranked_steering import RankedSteering
 from trainer_backend.trainer.replay import Change, RecordedChanges
 from trainer_backend.trainer.saving import Standing
+from trainer_backend.trainer.steering import Steering
 from trainer_backend.trainer.targets import judge
 
 SetCommand: Final = SetAccumulation | SetMicroBatchSize | SetLearningRate | SetMaxGradNorm
@@ -46,28 +48,34 @@ SetCommand: Final = SetAccumulation | SetMicroBatchSize | SetLearningRate | SetM
 class Training:
     """Holds the live objects from `assemble` to `close`."""
 
-    def __init__(self, run: RunDirectory, recipe: Recipe, life: Lifecycle) -> None:
+    def __init__(
+        self, run: RunDirectory, recipe: Recipe, life: Lifecycle, steering: Steering | RankedSteering
+    ) -> None:
         self._run = run
         self._recipe = recipe
         self._life = life
-        assert life.steering is not None
-        assert life.writer is not None
-        self._steering = life.steering
-        self._put = life.writer.put
-        self._checkpoints = Checkpoints(run, recipe.config.checkpoint, life)
-        self._steering.checkpoints = self._checkpoints.steps
+        self._steering = steering
+        self._checkpoints = self._checkpoints_of()
+        if life.steering is not None:
+            life.steering.checkpoints = self._checkpoints.steps
         self._parts: Parts | None = None
         self._replay = RecordedChanges()
         self._owed: list[CommandAccepted] = []
         self._sampler: Sampler | None = None
         self._loop: Loop | None = None
 
+    def _checkpoints_of(self) -> Checkpoints:
+        return Checkpoints(self._run, self._recipe.config.checkpoint, self._life)
+
     def assemble(self) -> None:
         """Build the task, the model, the engine and the data."""
-        self._parts = assemble(
+        self._parts = self._assembled()
+        self._life.progress = self._parts.accumulator
+
+    def _assembled(self) -> Parts:
+        return assemble(
             self._recipe, self._life.put, on_micro_batch=self._on_micro_batch, on_fact=self._on_fact
         )
-        self._life.progress = self._parts.accumulator
 
     def take_up(self, facts: RunFacts, *, replay: bool) -> None:
         """Stand where the run stood: the newest good checkpoint, and what was changed after it."""
@@ -78,7 +86,10 @@ class Training:
         standing = self._checkpoints.resume(parts)
         step = parts.accumulator.step
         place = None if standing is None else standing.journal
-        changes = [Change(fact.step, fact.key, fact.after) for fact in facts.changes_ahead(step, place)]
+        changes = [
+            Change(fact.step, fact.key, fact.after, micro_batches=fact.micro_batches)
+            for fact in facts.changes_ahead(step, place)
+        ]
         wanted = [] if standing is None else asked_by_recipe(parts, standing)
         recorded_ones = {(change.step, change.key, change.after) for change in changes}
         again = all((change.step, change.key, change.after) in recorded_ones for change in wanted)
@@ -130,34 +141,43 @@ class Training:
     def run(self, commit: Commit) -> RunEnded:
         """Train until the run's length is reached, it is stopped, or it fails."""
         parts, life = self._built(), self._life
-        self._sampler = Sampler(
-            life.put, parts.devices, self._recipe.config.run.readings_every_s, torch_memory_of(parts.device)
-        )
-        self._sampler.start()
+        self._sampler = self._sampler_of(parts)
+        if self._sampler is not None:
+            self._sampler.start()
         life.put(self._started(parts, commit))
-        noise = NoiseWatch(life.put)
-        if parts.accumulator.step:
-            noise.take_up(self._run, parts.accumulator.step)
-        loop = self._loop = Loop(
-            parts,
-            self._checkpoints,
-            self._steering,
-            life.put,
-            replay=self._replay,
-            owed=self._owed,
-            noise=noise,
-        )
+        loop = self._loop = self._loop_of(parts)
         # A model is compiled in its first window; the loop says when that is over.
         life.put(PhaseEntered(phase="compiling" if self._recipe.config.run.compile else "training"))
         life.loading = False
         self._steering.begin(parts.accumulator.step + 1, parts.settings)
         ended = loop.run()
         if isinstance(ended, RunFinished):
-            assert life.writer is not None
-            life.writer.flush()
-            for verdict in judge(self._recipe.config.targets, self._run.journal_path):
-                life.put(verdict)
+            self._judge()
         return ended
+
+    def _judge(self) -> None:
+        """Hold what was reached against the recipe's targets."""
+        assert self._life.writer is not None
+        self._life.writer.flush()
+        for verdict in judge(self._recipe.config.targets, self._run.journal_path):
+            self._life.put(verdict)
+
+    def _sampler_of(self, parts: Parts) -> Sampler | None:
+        every_s = self._recipe.config.run.readings_every_s
+        return Sampler(self._life.put, parts.devices, every_s, torch_memory_of(parts.device))
+
+    def _loop_of(self, parts: Parts) -> Loop:
+        return Loop(parts, self._checkpoints, self._steering, self._life.put, **self._loop_options())
+
+    def _loop_options(self) -> dict[str, Any]:
+        return {"replay": self._replay, "owed": self._owed, "noise": self._noise_watch()}
+
+    def _noise_watch(self) -> NoiseWatch:
+        """What has been measured of the noise so far, in earlier attempts too."""
+        noise, step = NoiseWatch(self._life.put), self._built().accumulator.step
+        if step:
+            noise.take_up(self._run, step)
+        return noise
 
     def close(self) -> None:
         """End the sampler and the loader's workers."""
@@ -171,10 +191,8 @@ class Training:
         return self._parts
 
     def _on_micro_batch(self, event: MicroBatchMeasured) -> None:
-        """Put a micro-batch's numbers; the one place inside a window where a stop takes hold."""
-        self._put(event)
         if self._loop is not None:
-            self._loop.stop_if_due(event.index + 1)
+            self._loop.on_micro_batch(event)
 
     def _on_fact(self, event: Event) -> None:
         self._life.put(event)  # type: ignore[arg-type]  # the engine tells facts of the protocol
@@ -193,7 +211,8 @@ class Training:
             parameters=parts.parameters,
             micro_batch_size=parts.settings.micro_batch_size,
             accumulation_steps=parts.settings.accumulation_steps,
-            world_size=config.run.devices,
+            world_size=parts.settings.ranks,
+            micro_batches=parts.settings.micro_batches,
             horizon_samples=parts.schedule.horizon_samples,
             max_samples=config.run.max_samples,
             max_optimizer_steps=config.run.max_optimizer_steps,

@@ -46,7 +46,7 @@ class Product:
         life.steering = steering
         life.writer = JournalWriter(run.journal_path, attempt=1, on_tick=steering.tick)
         recipe = load_recipe(run.recipe_path)
-        training = Training(run, recipe, life)
+        training = Training(run, recipe, life, steering)
         try:
             training.assemble()
             assert training._parts is not None
