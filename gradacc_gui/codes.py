@@ -120,6 +120,10 @@ WARNINGS: Final[dict[str, str]] = {
     "where it did.",
     "data-not-compared": "It is not known whether the training data is still the same.",
     "data-changed": "The training data has as many samples as in the checkpoint, but different ones.",
+    "data-files-changed": "Files of the training data have other names or sizes than when the checkpoint was "
+    "saved; the samples that were compared are the same.",
+    "data-files-touched": "Files of the training data were written anew since the checkpoint; their "
+    "sizes, and the samples that were compared, are the same.",
     "torch-changed": "torch is {after}; the checkpoint was saved by {before}, so last bits may differ.",
     "threads-changed": "torch computes with {after} threads instead of {before}, so last bits may differ.",
     "checkpoint-damaged": "The checkpoint of step {step} is damaged ({reason}); trying an older one.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,31 @@ def test_other_data_is_said_and_another_number_of_samples_refused(run: RunDirect
     set_recipe(run, **{"run.max_samples": 24})
     assert run_here(run) == 1
     assert "has 65 samples, and had 64" in events(run, RunFailed)[-1].reason
+
+
+def test_files_of_the_data_are_compared_by_size_and_time(tmp_path: Path) -> None:
+    """The sixteen samples compared need not be those that changed."""
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for number in range(3):
+        (texts / f"{number}.txt").write_text("plain words, some of them twice. " * 40, encoding="utf-8")
+    recipe: dict[str, Any] = {
+        "run": {"max_samples": 2, "device": "cpu"},
+        "task": {"kind": "language-model", "context_length": 16, "layers": 1, "width": 8, "heads": 1},
+        "data": {"path": str(texts), "pattern": "*.txt"},
+        "accumulation": {"micro_batch_size": 1, "gradient_accumulation_steps": 2},
+    }
+    run = make_run(tmp_path, recipe)
+    assert run_here(run) == 0
+    last = texts / "2.txt"
+    os.utime(last, ns=(1, 1))
+    set_recipe(run, **{"run.max_samples": 4})
+    assert run_here(run) == 0
+    assert "data-files-touched" in said(run)
+    (texts / "3.md").write_text("not read by this pattern, but there", encoding="utf-8")
+    set_recipe(run, **{"run.max_samples": 6})
+    assert run_here(run) == 0
+    assert "data-files-changed" in said(run)
 
 
 def test_a_resume_under_the_same_recipe_says_nothing(run: RunDirectory) -> None:

@@ -131,7 +131,7 @@ def assemble(
         model = model_of(task).to(device)
         model.train()
         check_extra_state(model)
-    data = fingerprint(datasets.train)
+    data = fingerprint(datasets.train, msgspec.to_builtins(config), recipe.folder)
     if world is not None:
         world.refuse_unlike_data(data)
         world.share_state(model)

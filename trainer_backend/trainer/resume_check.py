@@ -1,14 +1,19 @@
 """What differs between a checkpoint and the attempt that goes on from it: applied, or refused, and said.
 
-A checkpoint holds the whole configuration, the data's length and a fingerprint of 16 fixed samples, torch's
-version and its number of threads.
+A checkpoint holds the whole configuration, the data's length and fingerprint (16 fixed samples, sizes and
+times of files), torch's version and its number of threads.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import glob
 import hashlib
+import itertools
+import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +27,11 @@ from trainer_backend.protocol import Scalar, Warned
 
 SAMPLES: Final = 16
 """How many samples the fingerprint reads, evenly over the data set."""
+MOST_FILES: Final = 100_000
+"""Files whose sizes and times are read: some seconds at the most."""
+OF_DATA: Final = ("data", "task")
+NO_DATA: Final = frozenset({"model", "tokenizer", "adapter", "entry", "kind"})
+"""Keys of these tables whose files are no data."""
 _SEED: Final = 0x5A3B
 REFUSED: Final[Mapping[str, str]] = {
     "run.seed": "the order of the samples follows from it, so some would come twice and some never",
@@ -48,16 +58,80 @@ LENGTHS: Final = ("run.epochs", "run.max_samples", "run.max_optimizer_steps")
 
 
 class DataFingerprint(msgspec.Struct, frozen=True):
-    """What a data set was when a checkpoint was saved; None where it can only be read in order."""
+    """What a data set was when a checkpoint was saved.
+
+    `length` and `samples_sha256` are None where it can only be read in order, the files' hashes where the
+    recipe names none, and in checkpoints of older versions.
+    """
 
     length: int | None
     samples_sha256: str | None
+    sizes_sha256: str | None = None
+    """Of the names and sizes of the files that the recipe names, those in its folders included."""
+    times_sha256: str | None = None
+    """Of their times of change."""
 
 
-def fingerprint(dataset: Any) -> DataFingerprint:  # noqa: ANN401 - any data set
-    """The length, and a hash of 16 samples whose randomness is fixed."""
+def fingerprint(dataset: Any, recipe: Mapping[str, Any], base: Path) -> DataFingerprint:  # noqa: ANN401 - any data set
+    """The length, a hash of 16 samples whose randomness is fixed, and the files' sizes and times.
+
+    `recipe`: its tables as plain data; its paths are looked for below `base`.
+    """
+    sizes, times = _files(recipe, base)
+    length, samples = _samples(dataset)
+    return DataFingerprint(length, samples, sizes, times)
+
+
+def _files(recipe: Mapping[str, Any], base: Path) -> tuple[str | None, str | None]:
+    """Hashes of the sizes and of the times of all files named in the tables of data and task."""
+    named = {text for table in OF_DATA for text in _texts(recipe.get(table))}
+    sizes, times = hashlib.sha256(), hashlib.sha256()
+    found = 0
+    for text in sorted(named):
+        for path in itertools.islice(_files_at(text, base), MOST_FILES - found):
+            with suppress(OSError):
+                about = path.stat()
+                found += 1
+                sizes.update(f"{path} {about.st_size}\n".encode(errors="replace"))
+                times.update(f"{path} {about.st_mtime_ns}\n".encode(errors="replace"))
+    return (sizes.hexdigest(), times.hexdigest()) if found else (None, None)
+
+
+def _texts(value: Any) -> Iterator[str]:  # noqa: ANN401 - plain data
+    """All texts in a value that may be paths; a model's folder holds no data."""
+    match value:
+        case str():
+            if value and len(value) < 4096 and "\0" not in value:
+                yield value
+        case Mapping():
+            for key, entry in value.items():
+                if key not in NO_DATA:
+                    yield from _texts(entry)
+        case list() | tuple():
+            for entry in value:
+                yield from _texts(entry)
+        case _:
+            return
+
+
+def _files_at(text: str, base: Path) -> Iterator[Path]:
+    """The file, the files of the folder, or those of the pattern, in order; none for any other text."""
+    with suppress(OSError, ValueError, NotImplementedError):
+        path = base / Path(text).expanduser()
+        if path.is_file():
+            yield path
+        elif path.is_dir():
+            for folder, folders, names in os.walk(path):
+                folders.sort()
+                yield from (Path(folder) / name for name in sorted(names))
+        elif set("*?[") & set(text) and "/" in text:
+            yield from (Path(match) for match in sorted(glob.glob(str(path), recursive=True)))  # noqa: PTH207
+
+
+def _samples(dataset: Any) -> tuple[int | None, str | None]:  # noqa: ANN401 - any data set
+    """The length, and a hash of 16 samples."""
     if is_iterable(dataset):
-        return DataFingerprint(len(dataset) if hasattr(dataset, "__len__") else None, None)
+        return len(dataset) if hasattr(dataset, "__len__") else None, None
     length = len(dataset)
     digest = hashlib.sha256()
     try:
@@ -68,8 +142,8 @@ def fingerprint(dataset: Any) -> DataFingerprint:  # noqa: ANN401 - any data set
                 for part in _parts(dataset[index]):
                     digest.update(part)
     except Exception:  # noqa: BLE001 - the user's code; its error is told where the sample's turn comes
-        return DataFingerprint(length, None)
-    return DataFingerprint(length, digest.hexdigest())
+        return length, None
+    return length, digest.hexdigest()
 
 
 def _parts(sample: Any) -> Iterator[bytes]:  # noqa: ANN401, C901 - any sample; a case a type reads best
@@ -158,10 +232,10 @@ def check_surroundings(state: Mapping[str, Any], data: DataFingerprint) -> list[
     """What changed around the recipe: the data, torch, threads. Raises GradaccError for another length."""
     said: list[Warned] = []
     saved = state.get("data")
-    if saved is None or data.samples_sha256 is None:
+    before = None if saved is None else msgspec.convert(saved, DataFingerprint)
+    if before is None or (data.samples_sha256 is None and None in (before.sizes_sha256, data.sizes_sha256)):
         said.append(Warned(code="data-not-compared"))
     else:
-        before = msgspec.convert(saved, DataFingerprint)
         if before.length is not None and before.length != data.length:
             message = (
                 f"The training data has {data.length:,} samples, and had {before.length:,} when this run's"
@@ -169,8 +243,13 @@ def check_surroundings(state: Mapping[str, Any], data: DataFingerprint) -> list[
                 " come twice and some never. Bring the data back, or start a new run from its weights."
             )
             raise GradaccError(message)
-        if before.samples_sha256 not in (None, data.samples_sha256):
+        if before.samples_sha256 is not None and data.samples_sha256 not in (None, before.samples_sha256):
             said.append(Warned(code="data-changed"))
+        elif None not in (before.sizes_sha256, data.sizes_sha256):
+            if before.sizes_sha256 != data.sizes_sha256:
+                said.append(Warned(code="data-files-changed"))
+            elif before.times_sha256 != data.times_sha256:
+                said.append(Warned(code="data-files-touched"))
     old, now = state.get("environment") or {}, environment()
     said += [
         Warned(code=f"{name}-changed", values={"before": old[name], "after": now[name]})
