@@ -83,8 +83,7 @@ def run_attempt(
     with run.locked(wait_s=0.0 if place is None else DYING_S) as lock:
         _mend(run)
         check_whole(run)
-        for folder in (run.inbox_path, run.checkpoints_path):  # a copied directory may lack empty ones
-            make_folder_in(run.path, folder.name)
+        _make_folders(run)
         before = _before(run)
         if place is not None:
             code = ended_before(run, place, before.facts)
@@ -141,6 +140,19 @@ def _mend(run: RunDirectory) -> None:
     except sqlite3.Error as error:
         message = f"The journal {run.journal_path} cannot be read: {error}. It is damaged or half copied."
         raise RunDirectoryError(message) from error
+
+
+def _make_folders(run: RunDirectory) -> None:
+    """A copied directory may lack its empty folders. Raises RunDirectoryError."""
+    for folder in (run.inbox_path, run.checkpoints_path):
+        try:
+            make_folder_in(run.path, folder.name)
+        except OSError as error:
+            message = (
+                f"The folder {folder} cannot be made: {error.strerror}. Check the run directory's rights and"
+                " free space."
+            )
+            raise RunDirectoryError(message) from error
 
 
 class Resumption(msgspec.Struct, frozen=True, kw_only=True):
