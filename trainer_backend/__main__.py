@@ -33,6 +33,10 @@ def main(arguments: list[str] | None = None) -> int:
         if arguments is None:  # a process of its own
             check_command.give_way()
         return check_command.main(words[1:])
+    if words[:1] == ["try"]:  # likewise
+        from trainer_backend.trying import try_command  # noqa: PLC0415 - likewise
+
+        return try_command.main(words[1:])
     options = _parser().parse_args(words)
     try:
         return _run(options)
@@ -66,6 +70,8 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("verify", add_help=False, help=says)
     says = "show the first optimizer step as the model will see it, and check the rest"
     commands.add_parser("preview", add_help=False, help=says)
+    says = "ask a run's newest checkpoint, or write its weights for other programs"
+    commands.add_parser("try", add_help=False, help=says)
     return parser
 
 

@@ -6,6 +6,7 @@ Shapes: B samples, T context length, C width, H heads, V = 256 byte values.
 from __future__ import annotations
 
 import bisect
+import codecs
 import hashlib
 import itertools
 import operator
@@ -26,6 +27,7 @@ from trainer_backend.kinds import LanguageModelData, LanguageModelTask
 from trainer_backend.run_directory import is_readable
 from trainer_backend.tasks import Datasets, LossTerm
 from trainer_backend.tasks.built_in import BuiltIn
+from trainer_backend.tasks.continuations import Continuation, OnText
 
 VALUES: Final = 256
 SEPARATOR: Final = b"\x00"
@@ -81,6 +83,38 @@ class LanguageModel(BuiltIn[LanguageModelTask, LanguageModelData]):
         if self.normalization == "samples":  # every sample has as many tokens, so its mean is this share
             return LossTerm(total * (samples / tokens), samples)
         return LossTerm(total, tokens)
+
+    @torch.no_grad()
+    def write(
+        self,
+        model: nn.Module,
+        prompt: str,
+        *,
+        as_chat: bool,
+        thinks: bool = False,
+        most_tokens: int,
+        temperature: float = 0.0,
+        on_text: OnText,
+    ) -> Continuation:
+        """Bytes after a prompt, by the last context of them. Raises UsageError for an empty prompt."""
+        del as_chat, thinks  # it knows bytes only
+        written = bytearray(prompt.encode())
+        if not written:
+            message = "The prompt is empty. Give at least one character to go on from."
+            raise UsageError(message)
+        start = len(written)
+        words = codecs.getincrementaldecoder("utf-8")("replace")
+        device = next(model.parameters()).device
+        for _ in range(most_tokens):
+            context_1t = torch.tensor([list(written[-self.task.context_length :])], device=device)
+            logits_v = model(context_1t)[0, -1].float()
+            chosen = (
+                (logits_v / temperature).softmax(0).multinomial(1)[0] if temperature else logits_v.argmax()
+            )
+            written.append(int(chosen))
+            if text := words.decode(bytes([int(chosen)])):
+                on_text(text)
+        return Continuation(written[start:].decode("utf-8", "replace"), len(written) - start, ended=False)
 
     def weights(self, batch: torch.Tensor) -> dict[str, float]:
         """The loss's denominator, before the forward."""

@@ -81,7 +81,7 @@ def put_back(accumulator: Accumulator, saved: Saved) -> Standing:
 
     Nothing is changed then that a later `put_back` of a good checkpoint does not set.
     """
-    _check_fit(accumulator.model, saved.model)
+    check_fit(accumulator.model, saved.model)
     accumulator.model.load_state_dict(saved.model | saved.state.get("model_extra", {}))
     parts: dict[str, dict[str, torch.Tensor]] = {"engine": {}, "optimizer": {}, "generator": {}, "own": {}}
     for name, tensor in saved.training.items():
@@ -101,7 +101,7 @@ def put_back(accumulator: Accumulator, saved: Saved) -> Standing:
         raise CheckpointError(message) from error
 
 
-def _check_fit(model: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> None:
+def check_fit(model: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> None:
     """Name the first parameter that does not fit. Raises CheckpointMisfitError."""
     own = _model_state(model)
     for name in [*own, *tensors]:

@@ -201,7 +201,7 @@ class Answers:
         if not runs:
             return (len(text.rstrip()) if turn.calls else at), False
         # Behind tool calls the first run may end a call: the turn ends where a plain answer's would.
-        ends = [run for run in runs if self._turn_end and self._turn_end in run[0]]
+        ends = [run for run in runs if self.turn_end and self.turn_end in run[0]]
         chosen = runs[0] if not turn.calls else ends[0] if ends else runs[-1]
         return chosen.end(), True
 
@@ -239,7 +239,7 @@ class Answers:
         return bool(turn.reasoning) if self._template.has_thinking_switch else None
 
     @property
-    def _turn_end(self) -> str:
+    def turn_end(self) -> str:
         """The special token that a plain answer ends with under this template; empty for none."""
         if not hasattr(self, "_ends_with"):
             found = ""

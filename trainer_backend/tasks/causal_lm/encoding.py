@@ -178,7 +178,7 @@ class Encoder:
         counts = self._counts
         left_out = sum(counts[why] for why in ("broken", "not-chosen", "empty", "silent", "dropped"))
         self.read.update({"records": counts["records"] + counts["passed-over"], "left-out": left_out})
-        self.read.update({why: counts[why] for why in ("cut", "dropped", "split")})
+        self.read.update({why: counts[why] for why in ("cut", "dropped", "split", "dialogues")})
 
     def _broken(self, found: Broken) -> None:
         if self._data.broken == "stop":

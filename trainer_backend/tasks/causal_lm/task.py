@@ -5,7 +5,10 @@ Letters: b rows, s tokens of a row, v vocabulary.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +18,8 @@ import torch
 from trainer_backend.errors import GradaccError, UsageError
 from trainer_backend.kinds.causal_lm import CausalLMData, CausalLMTask
 from trainer_backend.tasks import Datasets, LossTerm
-from trainer_backend.tasks.built_in import BuiltIn
+from trainer_backend.tasks.built_in import BuiltIn, unheard
+from trainer_backend.tasks.causal_lm.answers import Answers
 from trainer_backend.tasks.causal_lm.encoding import Encoded, Encoder
 from trainer_backend.tasks.causal_lm.gathering import read_datasets
 from trainer_backend.tasks.causal_lm.head import Scored, score_in_chunks, scores_in_chunks, vocabulary_of
@@ -30,6 +34,11 @@ from trainer_backend.tasks.causal_lm.layout import (
 )
 from trainer_backend.tasks.causal_lm.loading import embedding_rows, load_model, load_tokenizer, prepare_model
 from trainer_backend.tasks.causal_lm.probes import check_packing, refuse_sight_of_later, takes_positions
+from trainer_backend.tasks.causal_lm.spans import Tokens, specials_of
+from trainer_backend.tasks.causal_lm.templates import Template
+from trainer_backend.tasks.causal_lm.turns import Turn, Unfit
+from trainer_backend.tasks.causal_lm.writing import continue_text
+from trainer_backend.tasks.continuations import Continuation, OnText
 
 AUXILIARY: Final = "auxiliary"
 CHUNKED_ABOVE: Final = 16_384
@@ -65,6 +74,7 @@ class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
         """False: ids beyond the embedding come through, for who shows them (a preview)."""
         self.encoder: Encoder | None = None
         """What `datasets()` read with; it has counted the records."""
+        self._base: torch.nn.Module | None = None
 
     def model(self) -> torch.nn.Module:
         """The model with its adapters, checked for packing where that is asked."""
@@ -216,28 +226,110 @@ class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
 
     @torch.no_grad()
     def artifacts(self, model: torch.nn.Module, folder: Path) -> list[tuple[str, Path, str]]:
-        """Continuations of the recipe's prompts, one text file: (kind, path, caption)."""
+        """Answers to the recipe's prompts, one text file: (kind, path, caption)."""
         if not self.task.generate:
             return []
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "samples.txt"
-        written = [self._continue(model, prompt) for prompt in self.task.generate]
+        # Asked as it is trained: as a message of a chat where the data are chats.
+        as_chat = self.has_template and self.encoder is not None and self.encoder.read["dialogues"] > 0
+        written = []
+        for prompt in self.task.generate:
+            answer = self.write(
+                model, prompt, as_chat=as_chat, most_tokens=self.task.generate_tokens, on_text=_unread
+            )
+            written.append(f"{prompt}\n\n{answer.text}" if as_chat else prompt + answer.text)
         path.write_text("\n\n".join(written), encoding="utf-8")
         return [("text", path, f"{len(written)} samples")]
 
-    def _continue(self, model: torch.nn.Module, prompt: str) -> str:
-        device = next(model.parameters()).device
-        encoded = self.tokenizer(prompt, return_tensors="pt").to(device)
-        encoded.pop("token_type_ids", None)
-        ids = model.generate(  # type: ignore[operator]  # every causal model of the library has it
-            **encoded,
-            max_new_tokens=self.task.generate_tokens,
-            do_sample=False,
-            pad_token_id=self._pad,
-            use_cache=True,
+    # ------------------------------------------------------------ asked by a person
+
+    @functools.cached_property
+    def _template(self) -> Template:
+        chosen = self.task.chat_template
+        return Template(self.tokenizer, self.folder / chosen if chosen else None)
+
+    @property
+    def has_template(self) -> bool:
+        """Whether a prompt can be posed as a message of a chat."""
+        return not self._template.is_plain
+
+    @property
+    def has_thinking(self) -> bool:
+        """Whether the template can turn reasoning on and off."""
+        return self.has_template and self._template.has_thinking_switch
+
+    @torch.no_grad()
+    def write(
+        self,
+        model: torch.nn.Module,
+        prompt: str,
+        *,
+        as_chat: bool,
+        thinks: bool = False,
+        most_tokens: int,
+        temperature: float = 0.0,
+        on_text: OnText,
+    ) -> Continuation:
+        """What the model writes after a prompt. Raises UsageError."""
+        ends = [] if self.tokenizer.eos_token_id is None else [self.tokenizer.eos_token_id]
+        if as_chat:
+            way = thinks if self.has_thinking else None
+            try:
+                text = self._template.render((Turn("user", prompt),), (), asks=True, thinks=way)
+            except Unfit as error:
+                message = f"{str(error)[:1].upper()}{str(error)[1:]}. Ask without the chat template."
+                raise UsageError(message) from error
+            ids = Tokens(self.tokenizer).ids(text)
+            turn_end = Answers(self._template, specials_of(self.tokenizer)).turn_end
+            ends += [self.tokenizer.convert_tokens_to_ids(turn_end)] if turn_end else []
+        else:
+            ids = self.tokenizer(prompt)["input_ids"]
+        return continue_text(
+            model,
+            self.tokenizer,
+            ids,
+            most_tokens=most_tokens,
+            temperature=temperature,
+            ends=ends,
+            pad=self._pad,
+            on_text=on_text,
         )
-        text: str = self.tokenizer.decode(ids[0], skip_special_tokens=True)
-        return text
+
+    @contextlib.contextmanager
+    def base_model(self, model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+        """The model as it was before training, on the same device: without adapters, or loaded again."""
+        if self.task.method != "full":
+            with model.disable_adapter():  # type: ignore[operator]  # a PeftModel
+                yield model
+            return
+        if self._base is None:
+            base = load_model(self.task, self.folder, unheard)
+            rows = len(self.tokenizer) if self._grows else 0
+            prepared = prepare_model(base, self.task, rows=rows)
+            self._base = prepared.to(next(model.parameters()).device).eval()
+        yield self._base
+
+    @property
+    def exports(self) -> tuple[str, ...]:
+        """What `hand_over` can write."""
+        match self.task.method:
+            case "full":
+                return ("model",)
+            case "qlora":
+                return ("adapter",)
+            case _:
+                return ("merged", "adapter")
+
+    def hand_over(self, model: torch.nn.Module, what: str, folder: Path) -> Path:
+        """Write the weights as `what` of `exports`. Raises UsageError."""
+        if what not in self.exports:
+            message = f"A run with method = {self.task.method} gives {' or '.join(self.exports)}, not {what}."
+            raise UsageError(message)
+        if what == "merged":
+            merged = copy.deepcopy(model).cpu().merge_and_unload()  # type: ignore[operator]
+            return self._save(merged, folder)
+        return self._save(model, folder)
 
     def export(self, model: torch.nn.Module, folder: Path) -> list[Path]:
         """Save what plain transformers and peft load: adapters or the model, and the tokenizer."""
@@ -248,8 +340,7 @@ class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
             if self.task.method == "qlora":
                 self.warn("merged-export-not-offered", {"method": "qlora"})
             else:
-                merged = copy.deepcopy(model).cpu().merge_and_unload()  # type: ignore[operator]
-                saved.append(self._save(merged, folder / "merged"))
+                saved.append(self.hand_over(model, "merged", folder / "merged"))
         return saved
 
     def _save(self, model: Any, folder: Path) -> Path:  # noqa: ANN401 - a PreTrainedModel or a PeftModel
@@ -258,6 +349,10 @@ class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
         model.save_pretrained(folder, **options)
         self.tokenizer.save_pretrained(folder)
         return folder
+
+
+def _unread(_text: str) -> None:
+    """Where nobody reads along."""
 
 
 def _weighted_cross_entropy(

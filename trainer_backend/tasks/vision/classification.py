@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import importlib
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
@@ -166,6 +166,8 @@ class ImageClassification(BuiltIn[ImageClassificationTask, ImageClassificationDa
         return train, held
 
     def _usable(self, labelled: list[Labelled]) -> list[Labelled]:
+        if self.most_records == 0:  # listed only: which classes there are
+            return labelled
         good, bad = [], 0
         for path, label in self.spread(labelled):
             try:
@@ -264,6 +266,28 @@ class ImageClassification(BuiltIn[ImageClassificationTask, ImageClassificationDa
             )
         right, all_ = int(matrix_kk.trace()), int(matrix_kk.sum())
         return [("table", path, f"confusion matrix: {right} of {all_} right")]
+
+    @torch.no_grad()
+    def recognise(
+        self, model: torch.nn.Module, path: Path, folder: Path
+    ) -> tuple[tuple[tuple[str, float], ...], Path | None]:
+        """Shares of the classes of a picture, the largest first; no file. Raises BrokenImageError."""
+        del folder
+        labelled = [(path, self.classes[0])]
+        seen = Pictures(
+            labelled, self.classes, self.task, self.picture_rules, self._normalization(), augment=False
+        )
+        image_1chw = seen[0][0][None].to(next(model.parameters()).device)
+        shares_k = model(image_1chw).float().softmax(1)[0].cpu()
+        ranked = sorted(zip(self.classes, shares_k.tolist(), strict=True), key=lambda pair: -pair[1])
+        return tuple(ranked), None
+
+    exports: Final = ("model",)
+
+    def hand_over(self, model: torch.nn.Module, what: str, folder: Path) -> Path:
+        """Write the network as `export` does, into `folder` itself."""
+        assert what in self.exports
+        return export.moved_up(self.export(model, folder)[0], folder)
 
     def export(self, model: torch.nn.Module, folder: Path) -> list[Path]:
         """The network as timm loads it, its classes by name, and what its pictures go through."""

@@ -52,6 +52,14 @@ def save_segmentation(model: torch.nn.Module, folder: Path, architecture: str, e
     return target
 
 
+def moved_up(target: Path, folder: Path) -> Path:
+    """Put what lies in `target`, a folder of `folder`, into `folder` itself."""
+    for path in list(target.iterdir()):
+        path.rename(folder / path.name)
+    target.rmdir()
+    return folder
+
+
 def describe_input(
     target: Path,
     *,

@@ -23,13 +23,14 @@ from trainer_backend.tasks.vision import export, normalization
 from trainer_backend.tasks.vision.batch_norm import treat_batch_norm
 from trainer_backend.tasks.vision.files import propose_range
 from trainer_backend.tasks.vision.masks import MaskRules, MaskSurvey, parse_colours, parse_values
-from trainer_backend.tasks.vision.pictures import PictureRules
+from trainer_backend.tasks.vision.pictures import PictureRules, picture
 from trainer_backend.tasks.vision.scenes import Pair, SceneRules, Scenes, find_pairs, usable_pairs
 
 CROSS_ENTROPY: Final = "cross-entropy"
 DICE: Final = "dice"
 FOCAL: Final = "focal"
 MULTIPLE: Final = 32
+MOST_PIXELS_LOOKED_AT: Final = 25_000_000
 """Networks halve an image up to five times."""
 PALETTE: Final = torch.tensor(
     [
@@ -299,11 +300,47 @@ class Segmentation(BuiltIn[SegmentationTask, SegmentationData]):
             image_chw = batch["images"][0]
             if self.rules.normalization is not None:
                 image_chw = self.rules.normalization.undo(image_chw)
-            picture = _side_by_side(image_chw, batch["masks"][0], found, self.ignored)
+            picture = _side_by_side(image_chw, batch["masks"][0], found, ignore_value=self.ignored)
             path = folder / f"overlay-{index:02d}.png"
             Image.fromarray(picture.movedim(0, -1).numpy()).save(path)
             made.append(("image", path, f"{validation.name(index)}: image, truth, prediction"))
         return made
+
+    @torch.no_grad()
+    def recognise(
+        self, model: torch.nn.Module, path: Path, folder: Path
+    ) -> tuple[tuple[tuple[str, float], ...], Path | None]:
+        """Shares of the pixels of a picture by class, and a file with picture and classes side by side.
+
+        Raises BrokenImageError, and UsageError for a picture that is too large to be looked at whole.
+        """
+        values_chw = picture(path, self.rules.picture).values_chw
+        if values_chw.shape[1] * values_chw.shape[2] > MOST_PIXELS_LOOKED_AT:
+            megapixels = values_chw.shape[1] * values_chw.shape[2] / 1e6
+            most = MOST_PIXELS_LOOKED_AT / 1e6
+            message = (
+                f"{path} has {megapixels:.0f} megapixels; up to {most:.0f} can be looked at. Cut a part out."
+            )
+            raise UsageError(message)
+        height, width = values_chw.shape[1:]
+        normalize = self.rules.normalization
+        image_chw = values_chw if normalize is None else normalize.apply(values_chw)
+        batch = self.collate([(image_chw, torch.zeros(height, width, dtype=torch.long))])
+        device = next(model.parameters()).device
+        found_hw = _logits(model, batch["images"].to(device)).argmax(1)[0, :height, :width].cpu()
+        shown = _side_by_side(values_chw, found_hw, ignore_value=self.ignored)
+        target = folder / "seen.png"
+        Image.fromarray(shown.movedim(0, -1).numpy()).save(target)
+        counts = torch.bincount(found_hw.flatten(), minlength=self.task.classes).tolist()
+        ranked = sorted(((str(k), n / (height * width)) for k, n in enumerate(counts)), key=lambda e: -e[1])
+        return tuple(ranked), target
+
+    exports: Final = ("model",)
+
+    def hand_over(self, model: torch.nn.Module, what: str, folder: Path) -> Path:
+        """Write the network as `export` does, into `folder` itself."""
+        assert what in self.exports
+        return export.moved_up(self.export(model, folder)[0], folder)
 
     def export(self, model: torch.nn.Module, folder: Path) -> list[Path]:
         """The network as its library loads it, its classes, and what its pictures go through."""
@@ -340,19 +377,17 @@ def _images_with_pixels(valid_bhw: torch.Tensor) -> torch.Tensor:
     return valid_bhw.flatten(1).any(1).double()
 
 
-def _side_by_side(
-    image_chw: torch.Tensor, truth_hw: torch.Tensor, found_hw: torch.Tensor, ignore_value: int
-) -> torch.Tensor:
-    """uint8 (3, h, 3w)."""
+def _side_by_side(image_chw: torch.Tensor, *masks_hw: torch.Tensor, ignore_value: int) -> torch.Tensor:
+    """The picture, then each of m masks over it: uint8 (3, h, (1 + m) w)."""
     shown_chw = image_chw[:3] if image_chw.shape[0] >= 3 else image_chw[:1].expand(3, -1, -1)
-    picture = (shown_chw * 255).clamp(0, 255)
+    plain = (shown_chw * 255).clamp(0, 255)
 
     def laid_over(mask_hw: torch.Tensor) -> torch.Tensor:
         colours = PALETTE[(mask_hw - 1).clamp_min(0) % len(PALETTE)].movedim(-1, 0)
         shown = (mask_hw > 0) & (mask_hw != ignore_value)
-        return torch.where(shown, picture * 0.45 + colours * 0.55, picture)
+        return torch.where(shown, plain * 0.45 + colours * 0.55, plain)
 
-    return torch.cat([picture, laid_over(truth_hw), laid_over(found_hw)], dim=2).to(torch.uint8)
+    return torch.cat([plain, *map(laid_over, masks_hw)], dim=2).to(torch.uint8)
 
 
 def _smp_model(task: SegmentationTask) -> torch.nn.Module:
