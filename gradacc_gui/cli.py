@@ -206,6 +206,20 @@ def _add_looking(command: Any) -> None:  # noqa: ANN401 - a function of the pars
     show.add_argument("--json", action="store_true", help="print every event, one a line, as JSON")
     show.add_argument("--follow", action="store_true", help="keep printing until the run ends")
 
+    tried = command("try", "verify:try_run", "ask a run's newest checkpoint, or write its weights for others")
+    tried.add_argument("run", metavar="RUN", help=RUN_HELP)
+    tried.add_argument("--prompt", metavar="TEXT", action="append", default=[], help="may be repeated")
+    tried.add_argument("--chat", action="store_true", help="pose prompts by the chat template")
+    tried.add_argument("--think", action="store_true", help="with --chat: let the model reason first")
+    tried.add_argument("--tokens", metavar="K", help="at most so many in an answer (default: 200)")
+    tried.add_argument("--temperature", metavar="T", help="0 (default): the likeliest token each time")
+    tried.add_argument("--no-base", action="store_true", help="leave the base model's answer out")
+    tried.add_argument("--picture", metavar="FILE", action="append", default=[], help="may be repeated")
+    tried.add_argument("--export", choices=("merged", "adapter", "model"), help="write the weights so")
+    tried.add_argument("--output", metavar="FOLDER", help="for --export: a new folder")
+    tried.add_argument("--json", action="store_true", help="print one message a line, as JSON")
+    _add_python(tried)
+
     export = command("export", "export:export", "write a run's measurements to files")
     export.add_argument("run", metavar="RUN", help=RUN_HELP)
     export.add_argument(

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 
+from gradacc_gui.run.starter import interpreter_of
 from gradacc_gui.session.interpreter import (
     Interpreter,
     InterpreterError,
@@ -15,6 +16,7 @@ from gradacc_gui.session.interpreter import (
     probe,
     trainer_environment,
 )
+from trainer_backend.run_directory import find_run
 
 
 def ready_interpreter(arguments: argparse.Namespace) -> Interpreter:
@@ -68,4 +70,22 @@ def check(arguments: argparse.Namespace) -> int:
     command = [interpreter.executable, "-P", "-m", "trainer_backend", "preview", arguments.recipe]
     if arguments.json:
         command.append("--json")
+    return subprocess.run(command, env=trainer_environment(interpreter), check=False).returncode
+
+
+def try_run(arguments: argparse.Namespace) -> int:
+    """Run `python -m trainer_backend try` in the interpreter; its exit code is ours."""
+    run = find_run(arguments.run)
+    run.check()
+    arguments.python = arguments.python or interpreter_of(run) or None
+    interpreter = ready_interpreter(arguments)
+    command = [interpreter.executable, "-P", "-m", "trainer_backend", "try", str(run.path)]
+    switches = [name for name in ("chat", "think", "no_base", "json") if getattr(arguments, name)]
+    command += [f"--{name.replace('_', '-')}" for name in switches]
+    for name in ("tokens", "temperature", "export", "output"):
+        value = getattr(arguments, name)
+        if value is not None:
+            command.append(f"--{name}={value}")
+    for name in ("prompt", "picture"):
+        command += [f"--{name}={value}" for value in getattr(arguments, name)]
     return subprocess.run(command, env=trainer_environment(interpreter), check=False).returncode

@@ -182,7 +182,8 @@ class CausalLMTask(Section, frozen=True, kw_only=True):
         tuple[str, ...],
         Meta(
             title="Sample prompts",
-            description="Continued at every evaluation, so that you can read what it learned.",
+            description="Answered at every evaluation, so that you can read what it learned. Posed as chat"
+            " messages where the data are conversations, unless a prompt holds special tokens itself.",
             extra={"advanced": True},
         ),
     ] = ()

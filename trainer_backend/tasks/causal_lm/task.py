@@ -231,10 +231,11 @@ class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
             return []
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "samples.txt"
-        # Asked as it is trained: as a message of a chat where the data are chats.
-        as_chat = self.has_template and self.encoder is not None and self.encoder.read["dialogues"] > 0
+        # Asked as it is trained: as a chat's message where the data are chats, unless it is written as one.
+        are_chats = self.has_template and self.encoder is not None and self.encoder.read["dialogues"] > 0
         written = []
         for prompt in self.task.generate:
+            as_chat = are_chats and not specials_of(self.tokenizer).one.search(prompt)
             answer = self.write(
                 model, prompt, as_chat=as_chat, most_tokens=self.task.generate_tokens, on_text=_unread
             )
