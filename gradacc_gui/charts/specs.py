@@ -130,8 +130,8 @@ THROUGHPUT: Final = Chart(
 )
 GRADIENT_NORM: Final = Chart(
     key="gradient_norm",
-    title="Gradient norm and noise",
-    unit="before clipping",
+    title="Gradients",
+    unit="norm before clipping, noise scale",
     can_log=True,
     lanes=(
         LaneSpec(

@@ -155,16 +155,14 @@ class VerifyPage(QWidget):
         panel.setMaximumWidth(760)
         for text in (
             tr(
-                "Real samples of your data are run as one large batch, and as N micro-batches for "
-                "several N: in "
-                "equal parts, ragged parts, as the tail of an epoch, clipped, and replayed after a simulated "
-                "out-of-memory. Their gradients are compared in fp64 and in the run's own precision, "
-                "dropout off."
+                "Samples of your data are run as one large batch and as N micro-batches, for several N: in"
+                " equal parts, in ragged parts, as the last step of an epoch, with clipping, and repeated"
+                " after a simulated out-of-memory. The gradients are compared in fp64 and in the run's own"
+                " precision, with dropout switched off."
             ),
             tr(
-                "You get one of three verdicts (equal; equal to the stated per-micro-batch "
-                "definition; not equal), "
-                "and the layers or loss terms that break it by name, with what can be done."
+                "The verdict is equal, equal to the stated per-micro-batch definition, or not equal. Where"
+                " equality fails, the layers or loss terms that break it are named, with what you can do."
             ),
         ):
             panel.body.addWidget(label(text, "muted", wrap=True))

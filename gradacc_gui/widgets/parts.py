@@ -164,9 +164,13 @@ class ElidedLabel(QLabel):
         return QSize(self.natural_width(), super().sizeHint().height())
 
     def _cut(self) -> None:
-        shown = self.fontMetrics().elidedText(self._full, self._mode, max(self.width(), 1))
+        shown = self._shown()
         self.setText(shown)
         self.setToolTip(self._full if shown != self._full else "")
+
+    def _shown(self) -> str:
+        """What fits into the present width."""
+        return self.fontMetrics().elidedText(self._full, self._mode, max(self.width(), 1))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Elide the text anew for the new width."""

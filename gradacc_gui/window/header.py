@@ -17,6 +17,7 @@ from gradacc_gui.widgets.parts import ElidedLabel, label, put
 from gradacc_gui.words import tr
 from trainer_backend.run_facts import RunState
 
+DOT: Final = " · "
 NARROW_PX: Final = 1060
 """Below this width the header leaves out what matters least."""
 
@@ -88,6 +89,18 @@ class Figure(QWidget):
         reserve(self.unit, text)
 
 
+class FactsLabel(ElidedLabel):
+    """Facts with dots between them: those at the end give way whole; only a single one is cut."""
+
+    def _shown(self) -> str:
+        facts, metrics = self.full_text().split(DOT), self.fontMetrics()
+        for count_shown in range(len(facts), 0, -1):
+            text = DOT.join(facts[:count_shown])
+            if metrics.horizontalAdvance(text) <= self.width():
+                return text
+        return super()._shown()
+
+
 def reserve(target: QLabel, text: str) -> None:
     """Keep room for `text` in a label from now on: what stands beside it does not move any more."""
     target.ensurePolished()
@@ -134,7 +147,7 @@ class Header(QFrame):
         line.addWidget(self.name)
         line.addWidget(self.pill)
         line.addStretch(1)
-        self.detail = ElidedLabel("", "help", Qt.TextElideMode.ElideRight)
+        self.detail = FactsLabel("", "help", Qt.TextElideMode.ElideRight)
         column.addStretch(1)
         column.addLayout(line)
         column.addWidget(self.detail)

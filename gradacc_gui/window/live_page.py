@@ -235,7 +235,11 @@ class LivePage(QWidget):
 
     def _on_follow(self, on: bool) -> None:
         set_role(self.follow, "quiet" if on else "primary")  # it is what brings the newest data back
-        if self.charts is not None:
+        if self.charts is None:
+            return
+        if on and self._run is not None and not self._may_grow(self._run):
+            self.charts.reset()
+        else:
             self.charts.set_follow(on)
 
     def _on_smoothing(self, value: int) -> None:
@@ -286,8 +290,18 @@ class LivePage(QWidget):
             self._say_waiting(run)
         if self.stack.currentWidget() is not wanted:
             self.stack.setCurrentWidget(wanted)
-        for widget in (self.axis, self.axis_words, self.smoothing, self.smoothing_words, self.follow):
+        for widget in (self.axis, self.axis_words, self.smoothing, self.smoothing_words):
             widget.setVisible(wanted is self.charts)
+        # Of a run that is over there is nothing to follow; after a zoom the way back to the whole stays.
+        grows = self._may_grow(run)
+        self.follow.setVisible(wanted is self.charts and (grows or not self.follow.isChecked()))
+        text = tr("Follow live") if grows else tr("Show the whole run")
+        if self.follow.text() != text:
+            self.follow.setText(text)
+
+    @staticmethod
+    def _may_grow(run: Attachment) -> bool:
+        return run.state.is_alive or run.state is RunState.PENDING
 
     @staticmethod
     def _has_points(run: Attachment) -> bool:

@@ -40,7 +40,7 @@ class LogTab(QWidget):
         self.text.setMaximumBlockCount(MOST_LINES)
         self.text.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
         self.text.setAccessibleName("trainer.log")
-        self.text.setPlaceholderText(tr("The trainer has printed nothing yet."))
+        self.text.setPlaceholderText(tr("Nothing has been printed so far."))
         column.addWidget(self.text, 1)
 
     def set_path(self, path: Path | None) -> None:

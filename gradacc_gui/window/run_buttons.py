@@ -20,6 +20,11 @@ STEADY = (RunState.RUNNING, RunState.PAUSED)
 """What a trainer does that can be told to save, pause or go back."""
 
 
+def resume_words(has_checkpoints: bool) -> str:
+    """What resuming a run that has ended means."""
+    return tr("Resume from the last checkpoint") if has_checkpoints else tr("Start again from step 1")
+
+
 class RunButtons(QWidget):
     """What can be done with the run now; the words say what it will do."""
 
@@ -50,9 +55,7 @@ class RunButtons(QWidget):
         self.checkpoint.setToolTip(tr("Save a checkpoint after the current step"))
         self.stop = IconButton(tr("Stop…"), "stop")
         self.stop.setMenu(self._build_stop_menu())
-        self.resume = button(
-            tr("Resume from the last checkpoint"), role="primary", clicked=self.resume_run_asked.emit
-        )
+        self.resume = button(resume_words(False), role="primary", clicked=self.resume_run_asked.emit)
         self.more = IconButton(tr("More…"), "settings")
         self.roll_back_menu = QMenu(tr("Roll back to"), self)
         self.more.setMenu(self._build_more_menu())
@@ -98,6 +101,7 @@ class RunButtons(QWidget):
         """The steps of the checkpoints that the run can go back to, oldest first."""
         known = [action.data() for action in self.roll_back_menu.actions()]
         wanted = list(reversed(steps))[:10]
+        self.resume.setText(resume_words(bool(wanted)))
         if known == wanted:
             return
         self.roll_back_menu.clear()

@@ -111,6 +111,10 @@ class RunNotices(QWidget):
                 offer.setText(tr("Go back to step {step} and resume").format(step=count(step)))
             offer.setVisible(step is not None)
 
+    def _say_resume(self, run: Attachment) -> None:
+        for offer in self.resume.values():
+            offer.setText(tr("Resume") if run.checkpoints else tr("Start again"))
+
     def show_state(self, run: Attachment) -> None:
         """What the run's state has to say; called a few times a second."""
         state = run.state
@@ -121,6 +125,7 @@ class RunNotices(QWidget):
         elif state is RunState.PAUSED and self.paused.isHidden():
             self.paused.say(tr("Paused: the model stays in memory; nothing is computed until you resume."))
         if state in (RunState.INTERRUPTED, RunState.FAILED):
+            self._say_resume(run)
             diverged = run.failure is not None and run.failure.code == "non-finite-in-a-row"
             self._offer(run.good_step, leads=diverged and run.good_step is not None)
         self.interrupted.setVisible(state is RunState.INTERRUPTED)
@@ -148,6 +153,10 @@ def interrupted_words(run: Attachment) -> tuple[str, str]:
     more = tr(
         "It was killed, it crashed, or the machine went down. Resume continues from the last checkpoint."
     )
+    if not run.checkpoints:
+        more = tr(
+            "It was killed, it crashed, or the machine went down. There is no checkpoint to continue from."
+        )
     return sentence, "\n".join((more, *last_lines(run.run, count=4)))
 
 

@@ -153,6 +153,17 @@ def test_nothing_is_clipped_with_large_numbers(header: Header, width: int) -> No
     assert header.name.toolTip() == state.name
 
 
+def test_a_fact_behind_the_name_is_whole_or_left_out(header: Header) -> None:
+    """A beginning like "keep…" tells nothing; all of them are in the tool-tip."""
+    facts = ["bf16", "AdamW", "cosine", "since 06:13", "keeps running if you close this window"]
+    header.show_state(msgspec.structs.replace(STATE, detail=" · ".join(facts)))
+    QApplication.processEvents()
+    shown = header.detail.text().split(" · ")
+    assert 1 <= len(shown) < len(facts)
+    assert shown == facts[: len(shown)]
+    assert header.detail.toolTip() == " · ".join(facts)
+
+
 @pytest.mark.parametrize("state", list(STATE_WORDS))
 def test_every_state_has_a_word_and_a_colour_of_the_theme(header: Header, state: str) -> None:
     """A state is never told by colour alone."""

@@ -212,6 +212,9 @@ def test_a_failed_run_shows_its_reason_and_offers_to_go_on(qtbot: QtBot, make_wi
     assert failed.sentence.text() == "ValueError: weight is negative"
     assert "my_task.py:42" in failed.more.text()
     assert window.live.side.buttons.resume.isVisible()
+    # It has no checkpoint: nothing is offered as if it had.
+    assert window.live.side.buttons.resume.text() == "Start again from step 1"
+    assert window.live.notices.resume[failed].text() == "Start again"
 
 
 def test_runs_are_listed_and_deleted_in_the_background(

@@ -184,6 +184,16 @@ def test_each_state_offers_what_can_be_done_and_no_more(
     assert buttons.resume.isHidden() == (state not in ("stopped", "failed", "interrupted"))
 
 
+def test_resume_names_the_last_checkpoint_only_where_there_is_one(qtbot: QtBot, styled: QApplication) -> None:
+    """Without one, a new attempt begins at the first step, and its button says so."""
+    buttons = RunButtons()
+    qtbot.addWidget(buttons)
+    buttons.set_state(RunState.INTERRUPTED)
+    assert buttons.resume.text() == "Start again from step 1"
+    buttons.set_checkpoints([100])
+    assert buttons.resume.text() == "Resume from the last checkpoint"
+
+
 def test_pause_becomes_resume(qtbot: QtBot, styled: QApplication) -> None:
     """One button, whose word says what it will do."""
     buttons = RunButtons()
@@ -248,13 +258,18 @@ def test_a_full_disk_under_a_live_run_is_said_and_taken_back(
 def test_a_run_whose_folder_is_gone_is_not_said_to_have_crashed(tmp_path: Path) -> None:
     """Its trainer lives, and saves a checkpoint where the folder lies now."""
     run: Any = SimpleNamespace(
-        run=RunDirectory(tmp_path / "gone"), store=SimpleNamespace(extent=lambda _axis: (0.0, 12.0))
+        run=RunDirectory(tmp_path / "gone"),
+        store=SimpleNamespace(extent=lambda _axis: (0.0, 12.0)),
+        checkpoints=[],
     )
     sentence, more = run_notices.interrupted_words(run)
     assert sentence.startswith("The run's folder was moved or deleted at step 12: ")
     assert "crashed" not in sentence + more
     (tmp_path / "gone").mkdir()
     assert "crashed" in run_notices.interrupted_words(run)[1]
+    assert "no checkpoint" in run_notices.interrupted_words(run)[1]
+    run.checkpoints = [10]
+    assert "from the last checkpoint" in run_notices.interrupted_words(run)[1]
 
 
 def test_what_is_warned_of_before_a_run_stays_when_it_starts_and_goes_with_the_next(
