@@ -9,9 +9,9 @@ import numpy as np
 from gradacc_gui.series import Floats
 from gradacc_gui.store.clock import Clock, RunPosition
 from gradacc_gui.store.columns import Track, check_places, column
+from gradacc_gui.store.past import CHARTED
 from trainer_backend.journal import numeric_fields
 from trainer_backend.protocol import (
-    MEASUREMENTS,
     DeviceSampled,
     Event,
     HostSampled,
@@ -40,10 +40,10 @@ def track_names(kind: type[Event]) -> tuple[str, ...]:
 
 def new_tracks() -> dict[type[Event], Track]:
     """An empty track for each measurement."""
-    return {kind: Track(track_names(kind)) for kind in MEASUREMENTS}
+    return {kind: Track(track_names(kind)) for kind in CHARTED}
 
 
-WANTED: Final = {kind: ("seq", "at", *kept_fields(kind)) for kind in MEASUREMENTS}
+WANTED: Final = {kind: ("seq", "at", *kept_fields(kind)) for kind in CHARTED}
 """What is read of each measurement's rows."""
 
 

@@ -55,7 +55,8 @@ CHARTED: Final[dict[type[Event], tuple[str, ...]]] = {
     ),
     HostSampled: ("process_rss_bytes", "host_memory_used_bytes", "process_cpu_percent", "host_cpu_percent"),
 }
-"""The fields that summaries keep."""
+"""The measurements that the store follows, and the fields that summaries keep. Others are read where they are
+shown."""
 
 BLOCKS_AN_ENTRY: Final = 8
 """A dropped chunk leaves an entry for each 512 rows."""

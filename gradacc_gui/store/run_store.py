@@ -29,7 +29,6 @@ from gradacc_gui.store.rollups import RollupReader
 from trainer_backend.errors import GradaccError
 from trainer_backend.journal import FACTOR, JournalReader, Slice
 from trainer_backend.protocol import (
-    MEASUREMENTS,
     AnyCommand,
     EvaluationMeasured,
     Event,
@@ -79,7 +78,7 @@ class RunStore:
         self._clock = Clock()
         self._placer = Placer(self._clock)
         self._tracks = new_tracks()
-        self._histories = {kind: History(kind) for kind in MEASUREMENTS}
+        self._histories = {kind: History(kind) for kind in CHARTED}
         self._renewed: set[type[Event]] = set()
         """Measurements that came since `latest` was looked up."""
         self._hidden: list[tuple[int, int]] = []
@@ -250,7 +249,7 @@ class RunStore:
     def _load_overview(self, until: int) -> Iterator[None]:
         """Entries for everything visible before row `until`, swapped in measurement by measurement."""
         level = next(level for level in (1, 2, 3) if until // FACTOR**level <= OVERVIEW_ENTRIES or level == 3)
-        for kind in MEASUREMENTS:
+        for kind in CHARTED:
             found: list[Past] = []
             for part in self._entries(kind, 1, until - 1, level):
                 found.append(part)
