@@ -89,7 +89,7 @@ class damage_told:  # noqa: N801 - used as a statement; a generator costs a tent
                     f"The journal {self._path} took too long to read."
                     " It is damaged, or its disk is very slow."
                 )
-            case sqlite3.Error():
+            case sqlite3.Error() | UnicodeDecodeError():  # the latter: a text that is none
                 message = f"The journal {self._path} cannot be read: {error}. It is damaged or half copied."
             case UntrustedError():
                 message = f"The journal {self._path} is damaged: {error}. Copy the run again, or delete it."
