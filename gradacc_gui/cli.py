@@ -199,9 +199,16 @@ def _add_steering(command: Any) -> None:  # noqa: ANN401 - a function of the par
             step = "the checkpoint's optimizer step; by default the last good one"
             parser.add_argument("step", metavar="STEP", type=int, nargs="?", help=step)
         parsers.append(parser)
-    parsers[-1].add_argument(
+    how = parsers[-1].add_mutually_exclusive_group()
+    how.add_argument(
         "--now", action="store_true", help="do not finish the current step; it is repeated on resume"
     )
+    how.add_argument(
+        "--by-force",
+        action="store_true",
+        help="end the trainer's process, after asking: what is not saved is lost",
+    )
+    parsers[-1].add_argument("--yes", action="store_true", help="with --by-force: do not ask")
     for parser in parsers:
         parser.add_argument("--json", action="store_true", help="print the answer as JSON")
         parser.add_argument("--timeout", metavar="S", type=float, default=15.0, help="seconds to wait for it")

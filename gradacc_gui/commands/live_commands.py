@@ -9,6 +9,7 @@ import sys
 from typing import Any, Final
 
 from gradacc_gui import words
+from gradacc_gui.commands.ending import end_by_force
 from gradacc_gui.person import person
 from gradacc_gui.session.following import NoAnswerError, ask
 from gradacc_gui.session.runs import open_journal
@@ -61,8 +62,11 @@ def checkpoint(arguments: argparse.Namespace) -> int:
 
 
 def stop(arguments: argparse.Namespace) -> int:
-    """`gradacc stop RUN [--now]`."""
-    return _ask(_live(arguments), Stop(asked_by=person(), now=arguments.now), arguments)
+    """`gradacc stop RUN [--now | --by-force]`."""
+    run = _live(arguments)
+    if arguments.by_force:
+        return end_by_force(run, arguments)
+    return _ask(run, Stop(asked_by=person(), now=arguments.now), arguments)
 
 
 def roll_back(arguments: argparse.Namespace) -> int:

@@ -8,11 +8,11 @@ import msgspec
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QCheckBox, QMessageBox, QWidget
 
+from gradacc_gui.ending_words import ending_cost
 from gradacc_gui.queueing.entries import Entry
 from gradacc_gui.remembered import Preferences
 from gradacc_gui.run import starter
 from gradacc_gui.run.attachment import Attachment
-from gradacc_gui.run.numbers import count
 from gradacc_gui.session.background import Background
 from gradacc_gui.session.launch import Launch
 from gradacc_gui.words import tr
@@ -171,21 +171,8 @@ def ask_to_end_by_force(window: QWidget, run: Attachment) -> QMessageBox:
     asked = QMessageBox(window)
     asked.setWindowTitle(tr("End by force"))
     asked.setText(tr("End the trainer's process by force?"))
-    if run.is_saving:
-        done = run.store.so_now.phase_done
-        how_far = "" if done is None else f" ({done:.0%})"
-        doing = tr("A checkpoint is being saved{how_far}; it would be lost.").format(how_far=how_far)
-    else:
-        doing = tr("It has not ended yet.")
-    steps = run.checkpoints
-    left = (
-        tr("What was trained after step {step}, the newest checkpoint, is lost.").format(
-            step=count(steps[-1])
-        )
-        if steps
-        else tr("This run has no checkpoint: everything it has trained is lost.")
-    )
-    asked.setInformativeText(f"{doing} {left}")
+    newest = run.checkpoints[-1] if run.checkpoints else None
+    asked.setInformativeText(ending_cost(run.store.so_now, newest))
     asked.setStandardButtons(QMessageBox.StandardButton.Cancel)
     yes = asked.addButton(tr("End by force"), QMessageBox.ButtonRole.DestructiveRole)
     asked.setDefaultButton(QMessageBox.StandardButton.Cancel)
