@@ -125,6 +125,11 @@ def _add_running(command: Any) -> None:  # noqa: ANN401 - a function of the pars
         type=int,
         help="go back to the checkpoint of optimizer step K; what came after it is trained again",
     )
+    resume.add_argument(
+        "--without-history",
+        action="store_true",
+        help="where the run's journal is lost or damaged: go on from the newest checkpoint with a new one",
+    )
     _add_start_options(resume)
 
     check = command(

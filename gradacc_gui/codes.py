@@ -126,6 +126,8 @@ WARNINGS: Final[dict[str, str]] = {
     "sizes, and the samples that were compared, are the same.",
     "torch-changed": "torch is {after}; the checkpoint was saved by {before}, so last bits may differ.",
     "threads-changed": "torch computes with {after} threads instead of {before}, so last bits may differ.",
+    "history-lost": "The journal of this run was lost. The run continues from its checkpoint of step {step};"
+    " what happened before is not shown.",
     "checkpoint-damaged": "The checkpoint of step {step} is damaged ({reason}); trying an older one.",
     "replay-declined": "From step {step} on, changes made before the interruption are not applied again.",
     **TASK_WARNINGS,

@@ -22,15 +22,14 @@ def check_whole(run: RunDirectory) -> None:
     saved = has_checkpoints(run)
     if not run.journal_path.is_file():
         if saved:
-            message = f"{run.path} is half copied: it has checkpoints but no run.sqlite. Copy it again."
+            message = f"{run.path} is half copied: it has checkpoints but no run.sqlite. {_remedy(run)}"
             raise RunDirectoryError(message)
         return
     reader = JournalReader(run.journal_path)
     try:
         if saved and not reader.facts():
             message = (
-                f"{run.path} is half copied: it has checkpoints, but its run.sqlite is empty. Copy it again,"
-                " with run.sqlite-wal where there is one."
+                f"{run.path} is half copied: it has checkpoints, but its run.sqlite is empty. {_remedy(run)}"
             )
             raise RunDirectoryError(message)
         newest = None if saved else reader.newest_fact(CheckpointSaved)
@@ -42,3 +41,10 @@ def check_whole(run: RunDirectory) -> None:
             f" checkpoints/. Copy that folder again, or start again: gradacc run {run.recipe_path}."
         )
         raise RunDirectoryError(message)
+
+
+def _remedy(run: RunDirectory) -> str:
+    return (
+        "Copy it again, with run.sqlite-wal where there is one. If they are lost:"
+        f" gradacc resume {run.typed} --without-history continues from the newest checkpoint."
+    )

@@ -26,6 +26,7 @@ from gradacc_gui.session.stopping import Act, Ladder, Rung, perform
 from trainer_backend.config_check import alternatives
 from trainer_backend.errors import GradaccError, RunDirectoryError, UsageError
 from trainer_backend.journal import JournalReader
+from trainer_backend.lost_history import begin_new_history
 from trainer_backend.protocol import CommandAccepted, Resume, RunFailed, RunStarted
 from trainer_backend.recipe import parse_setting, read_document, recipe_from_document, set_value
 from trainer_backend.run_directory import RunDirectory, find_run
@@ -94,6 +95,8 @@ def resume(arguments: argparse.Namespace) -> int:
         answer = ask(directory, Resume(asked_by=person()))
         print_answer(answer, as_json=arguments.json)
         return 0 if isinstance(answer.event, CommandAccepted) else 1
+    if arguments.without_history:
+        begin_new_history(directory)
     check_whole(directory)
     summary = summarise(directory)
     if summary.state is RunState.DAMAGED:
