@@ -99,7 +99,12 @@ def test_a_run_goes_on_without_the_history_it_lost(
     with pytest.raises(RunDirectoryError, match=r"--without-history|damaged"):
         run_here(run)
     started: list[RunDirectory] = []
-    monkeypatch.setattr(running, "_follow_start", lambda run, *_: started.append(run) or 0)
+
+    def follow_start(run: RunDirectory, *_: object) -> int:
+        started.append(run)
+        return 0
+
+    monkeypatch.setattr(running, "_follow_start", follow_start)
     assert cli.main(["resume", str(run.path), "--without-history"]) == 0
     assert started == [run]
     assert summarise(run).state is RunState.INTERRUPTED
