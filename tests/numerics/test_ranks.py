@@ -309,4 +309,4 @@ def test_a_wrapped_model_brings_its_own_ranks_and_samples_are_counted_over_all(
 def test_ranks_that_begin_with_other_weights_are_refused(on_both_ranks: dict[str, list[Any]]) -> None:
     """They would train apart for ever."""
     for found in on_both_ranks["unequal"]:
-        assert found.startswith("w does not begin alike on all ranks")
+        assert found.startswith("w differs between the ranks at the start")

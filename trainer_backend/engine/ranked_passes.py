@@ -58,11 +58,6 @@ class RankedPasses(Passes):
         super().start(**options)
         self._buffers.begin()
 
-    def undo(self) -> None:
-        """As alone."""
-        super().undo()
-        self._buffers.begin()
-
     def restored(self) -> None:
         """c is common, since all ranks read the same checkpoint."""
         self._common_c = self.denominators.c
