@@ -32,6 +32,7 @@ END_REASONS: Final[dict[str, str]] = {
     "epochs": "all epochs are done",
     "stop": "as requested, after the step and a checkpoint",
     "stop-now": "as requested, at once; the unfinished step is repeated on resume",
+    "launcher": "torchrun, which had started its ranks, ended; a checkpoint was saved",
     "moved": "the run's folder was moved or removed",
     "signal": "the system asked it to stop; a checkpoint was saved",
 }
@@ -108,6 +109,8 @@ WARNINGS: Final[dict[str, str]] = {
     "source-changed": "The code of {entry} has changed since this run began; it continues with the new code.",
     "command-not-obeyed": "{command} was accepted before the interruption and never took effect. Ask for it "
     "again if you still want it.",
+    "rank-lost": "A rank's process ended in step {step}. torchrun starts all ranks again from the last"
+    " checkpoint, as often as it was told to.",
     "checkpoint-not-saved": "The checkpoint at step {step} could not be saved ({reason}); training "
     "continues. "
     "Free some disk space.",

@@ -115,20 +115,23 @@ def speed_of(durations_s: Sequence[float], samples: Sequence[float], tokens: Seq
 def window_strip(
     step: OptimizerStepMeasured | None,
     micro: MicroBatchMeasured | None,
-    accumulation_steps: int,
+    micro_batches: int,
     *,
     from_step: int = 0,
     over: bool = False,
 ) -> WindowProgress:
-    """Which micro-batch of which window is running, from the newest of each measurement."""
+    """Which micro-batch of which window is running, from the newest of each measurement.
+
+    `micro_batches`: how many a whole window has, over all ranks.
+    """
     closed = max(step.step if step is not None else 0, from_step)
     if micro is not None and micro.step > closed:
         done = micro.index + 1
-        return WindowProgress(step=micro.step, done=done, total=max(accumulation_steps, done))
+        return WindowProgress(step=micro.step, done=done, total=max(micro_batches, done))
     if over:
         total = step.micro_batches if step is not None else 0
         return WindowProgress(step=closed, done=total, total=total)
-    return WindowProgress(step=closed + 1, done=0, total=accumulation_steps)
+    return WindowProgress(step=closed + 1, done=0, total=micro_batches)
 
 
 class Length(msgspec.Struct, frozen=True, kw_only=True):
@@ -300,15 +303,16 @@ def headline(store: RunStore, now: float, *, epochs: int | None = None, tail: st
             progress=nothing,
         )  # fmt: skip
     n, size = store.accumulation_steps, store.micro_batch_size
-    batch = effective_batch(size, n, started.world_size)
+    world = store.world_size
+    batch = effective_batch(size, n, world)
     seen = max(micro.samples_seen if micro is not None else 0, started.from_samples)
     length = length_of(started, epochs=epochs, tail=tail)
     finished = store.state is RunState.FINISHED
     progress = progress_of(started, length, step, samples_seen=seen, window_samples=batch, finished=finished)
     return Headline(
         state=store.state, phase=store.phase, name=started.name, micro_batch_size=size, accumulation_steps=n,
-        world_size=started.world_size, effective_batch=batch,
-        strip=window_strip(step, micro, n, from_step=started.from_step, over=over), speed=speed,
+        world_size=world, effective_batch=batch,
+        strip=window_strip(step, micro, n * world, from_step=started.from_step, over=over), speed=speed,
         elapsed_s=store.active_s(now), left_s=None if over else left_s(progress.samples_left, speed),
         progress=progress,
     )  # fmt: skip

@@ -175,6 +175,7 @@ def environment_of_launcher(size: int) -> dict[str, str]:
         # torch 2.14's shared store keeps the addresses of dead ranks, and a restart never meets
         # (https://github.com/pytorch/pytorch/issues/135712).
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "PYTHONSAFEPATH": "1",  # torchrun starts ranks without -P
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
         **loopback_only(),
     }
@@ -250,6 +251,8 @@ def ended_before(run: RunDirectory, place: Place, facts: RunFacts) -> int | None
         return None
     if facts.attempt < int(mark.read_text("ascii")):
         return None
+    if facts.ended is None and facts.stopping:  # asked to stop, and ended by force
+        return 0
     match facts.ended:
         case RunFailed():
             return 1

@@ -58,6 +58,8 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
 
 
 PATIENCE: Final = Patience()
+LAUNCHER: Final = "torch.distributed.run"
+"""In the command line of what starts several ranks."""
 
 
 class Ladder(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,10 +158,22 @@ def perform(act: Act, run: RunDirectory, *, asked_by: str) -> str:
         case Act.TERMINATE:
             holder(run).terminate()
         case Act.KILL:
-            holder(run).kill()
+            trainer = holder(run)
+            _kill_launcher(trainer)
+            trainer.kill()
         case _:
             assert_never(act)
     return ""
+
+
+def _kill_launcher(trainer: psutil.Process) -> None:
+    """End the launcher of several ranks first: it would start them again."""
+    import psutil  # noqa: PLC0415 - as in `holder`
+
+    with suppress(psutil.Error):
+        parent = trainer.parent()
+        if parent is not None and LAUNCHER in parent.cmdline():
+            parent.kill()
 
 
 def holder(run: RunDirectory) -> psutil.Process:

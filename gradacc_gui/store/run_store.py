@@ -343,6 +343,12 @@ class RunStore:
         return self._placer.accumulation_steps
 
     @property
+    def world_size(self) -> int:
+        """What N is multiplied by: the ranks that it was said for; 1 before the first attempt began."""
+        settings = self.so_now.settings
+        return settings.world_size if settings is not None else 1
+
+    @property
     def micro_batch_size(self) -> int:
         """Samples of one micro-batch of the window that is open."""
         settings = self.so_now.settings
