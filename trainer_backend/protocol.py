@@ -91,6 +91,7 @@ class RankMeasured(Event, frozen=True, kw_only=True):
     rank: int
     samples_seen: int
     """Samples consumed by the run at the window's end."""
+    tokens_seen: int
     micro_batches: int
     """That this rank ran."""
     computed_s: float

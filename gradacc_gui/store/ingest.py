@@ -20,7 +20,7 @@ from trainer_backend.protocol import (
 
 PLACELESS: Final = (DeviceSampled, HostSampled)
 UNUSED: Final[dict[type[Event], set[str]]] = {
-    MicroBatchMeasured: {"samples", "tokens", "weight", "gradient_norm"}
+    MicroBatchMeasured: {"samples", "tokens", "weight", "gradient_norm", "rank"}
 }
 """Numbers that no chart and no figure reads from the columns: 32 bytes a micro-batch, and a third of the
 time that reading one takes. What a micro-batch had is what was seen after it less what was before."""

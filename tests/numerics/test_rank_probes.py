@@ -101,7 +101,8 @@ def case_odd(rank: int, size: int) -> list[float]:
     """Relative error against one process, over three windows; infinite where only one has a gradient."""
     model, reference = odd(), odd()
     accumulator, alone = engine(model, gpt_loss), engine(reference, gpt_loss, alone=True)
-    errors = []
+    errors: list[float] = []
+    found: dict[str, torch.Tensor] = {}
     for window in range(3):
         everything = micro_batches(window)
         found, _ = accumulator.gradients(own(everything, rank, size))
@@ -130,8 +131,8 @@ def case_reentrant(rank: int, size: int) -> list[float]:
     reference.load_state_dict({name: value.clone() for name, value in model.state_dict().items()})
 
     def loss(module: nn.Module, x: torch.Tensor) -> LossTerm:
-        out = checkpoint(module, x.clone().requires_grad_(), use_reentrant=True)  # type: ignore[no-untyped-call]
-        out = checkpoint(module, out, use_reentrant=True)  # type: ignore[no-untyped-call]
+        out = checkpoint(module, x.clone().requires_grad_(), use_reentrant=True)
+        out = checkpoint(module, out, use_reentrant=True)
         return LossTerm(module(out).square().sum(), len(x))
 
     dist.broadcast(model.weight.detach(), 0)

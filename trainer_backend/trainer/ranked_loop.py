@@ -52,7 +52,8 @@ class RankedLoop(Loop):
         rows = self._rows.all_rows(agreed, result.step, samples_before, tokens_before)
         for row in rows:
             self._put(row)
-        for measured in self._rows.of_ranks(agreed, result.step, result.samples_seen):
+        told = self._rows.of_ranks(agreed, result.step, result.samples_seen, result.tokens_seen)
+        for measured in told:
             self._put(measured)
         self._known(result, settings.accumulation_steps, self._learning_rate)
         return result

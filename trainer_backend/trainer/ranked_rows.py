@@ -109,13 +109,15 @@ class RankedRows:
             )
         return rows
 
-    def of_ranks(self, agreed: Agreement, step: int, samples_seen: int) -> list[RankMeasured]:
+    @staticmethod
+    def of_ranks(agreed: Agreement, step: int, samples_seen: int, tokens_seen: int) -> list[RankMeasured]:
         """How each rank did in the window."""
         return [
             RankMeasured(
                 step=step,
                 rank=rank,
                 samples_seen=samples_seen,
+                tokens_seen=tokens_seen,
                 micro_batches=report.micro_batches,
                 computed_s=report.computed_s,
                 waited_s=report.waited_s,
