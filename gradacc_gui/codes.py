@@ -132,6 +132,8 @@ WARNINGS: Final[dict[str, str]] = {
     "history-lost": "The journal of this run was lost. The run continues from its checkpoint of step {step};"
     " what happened before is not shown.",
     "checkpoint-damaged": "The checkpoint of step {step} is damaged ({reason}); trying an older one.",
+    "notify-failed": "The {what} of [notify] failed ({reason}); the run continues, and later messages are "
+    "still tried.",
     "replay-declined": "From step {step} on, changes made before the interruption are not applied again.",
     **TASK_WARNINGS,
 }

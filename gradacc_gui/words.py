@@ -29,6 +29,7 @@ from gradacc_gui.person import person
 from trainer_backend.kinds.task_warnings import worded
 from trainer_backend.protocol import (
     AccumulationChanged,
+    AlertRaised,
     AnyCommand,
     ArtifactSaved,
     CheckpointSaved,
@@ -60,6 +61,7 @@ from trainer_backend.protocol import (
     Stop,
     Warned,
 )
+from trainer_backend.watching.alert_words import alert_sentence
 
 Tone: TypeAlias = Literal["plain", "accent", "good", "warning", "bad"]
 
@@ -239,6 +241,8 @@ def line(event: Fact) -> LogLine | None:  # noqa: C901, PLR0912 - one case a fac
         case RolledBack():
             text = tr("Rolled back from step {from_step:,} to {to_step:,}")
             return LogLine(text.format(from_step=event.from_step, to_step=event.to_step), "warning")
+        case AlertRaised():
+            return LogLine(alert_sentence(event, tr), "warning")
         case Slept():
             text = tr("The machine slept for {time}; this time is not counted")
             return LogLine(text.format(time=_duration(event.duration_s)))

@@ -464,6 +464,41 @@ class TargetsSection(Section, frozen=True, kw_only=True):
     ] = None
 
 
+class NotifySection(Section, frozen=True, kw_only=True):
+    """Who is told of alerts and ends, by the trainer itself, with or without a window."""
+
+    webhook: Annotated[
+        str,
+        Meta(
+            title="Webhook",
+            description="Address that gets each message as JSON by POST. Empty: none.",
+            pattern=r"^(https?://\S+)?$",
+            examples=["https://hooks.example.com/T0/B0/xyz"],
+        ),
+    ] = ""
+    template: Annotated[
+        str,
+        Meta(
+            title="Webhook body",
+            description="JSON in whose texts {text}, {occasion}, {name}, {run}, {host}, {step}, {samples} and"
+            " {code} are filled in. Empty: a body that Slack reads.",
+            extra={"advanced": True},
+        ),
+    ] = ""
+    command: Annotated[
+        str,
+        Meta(
+            title="Command",
+            description="Called for each message, with it as JSON on its standard input and in GRADACC_TEXT,"
+            " GRADACC_STEP and so on. Empty: none.",
+        ),
+    ] = ""
+    on: Annotated[
+        tuple[Literal["finished", "failed", "alert", "gate"], ...],
+        Meta(title="Tell of", description="Any of finished, failed, alert, gate."),
+    ] = ("finished", "failed", "alert", "gate")
+
+
 class PublishedSection(Section, frozen=True, kw_only=True):
     """What a paper or a model card reports, beside what is run here; it changes nothing in the run.
 
@@ -497,6 +532,7 @@ class RunConfig(Section, frozen=True, kw_only=True):
     checkpoint: CheckpointSection = CheckpointSection()
     evaluation: EvaluationSection = EvaluationSection()
     targets: TargetsSection = TargetsSection()
+    notify: NotifySection = NotifySection()
     published: PublishedSection = PublishedSection()
 
     @property

@@ -18,6 +18,7 @@ from msgspec import inspect
 
 from trainer_backend.config import KINDS, RunConfig, Section
 from trainer_backend.optimizer_table import OPTIMIZERS
+from trainer_backend.watching.messages import template_fault
 
 RECIPE_VERSION: Final = 1
 RENAMED: Final[dict[str, str]] = {
@@ -346,6 +347,7 @@ def _across(config: RunConfig) -> list[Problem]:
         *_steps(config),
         *_schedule(config),
         *_checkpoints(config),
+        *_notify(config),
         *_kind_rules(config),
     ]
 
@@ -427,6 +429,15 @@ def _checkpoints(config: RunConfig) -> list[Problem]:
         message = "checkpoint.every_minutes and checkpoint.every_samples are both given. Keep one of them."
         return [Problem("checkpoint.every_samples", asked.every_samples, message)]
     return []
+
+
+def _notify(config: RunConfig) -> list[Problem]:
+    template = config.notify.template
+    fault = template_fault(template) if template else ""
+    if not fault:
+        return []
+    message = f"notify.template is not the body of a webhook: {fault}"
+    return [Problem("notify.template", template, message)]
 
 
 def _kind_rules(config: RunConfig) -> list[Problem]:

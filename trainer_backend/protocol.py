@@ -122,6 +122,8 @@ class DeviceSampled(Event, frozen=True, kw_only=True):
     power_watts: float | None
     energy_joules: float | None
     """Since the run's attempt started."""
+    slowed_by: int | None = None
+    """NVML's reasons for lower clocks, as bits; None where they are not told."""
 
 
 class HostSampled(Event, frozen=True, kw_only=True):
@@ -372,6 +374,23 @@ class RolledBack(Event, frozen=True, kw_only=True):
     """Everything in force again, by the recipe's keys; None in older journals."""
 
 
+class AlertRaised(Event, frozen=True, kw_only=True):
+    """Something in the run is unlike before; worded from `code` and the numbers. Training goes on."""
+
+    code: str
+    """A key of `watching.alert_words.ALERTS`."""
+    step: int
+    """The window at whose end it was seen."""
+    since_step: int
+    """The first window that shows it, about."""
+    samples_seen: int
+    value: float | None
+    """What was seen, in the quantity's own unit."""
+    usual: float | None
+    """What was usual before, or the limit."""
+    values: dict[str, Scalar] = {}
+
+
 class ArtifactSaved(Event, frozen=True, kw_only=True):
     """A picture or text that an evaluation made, for people to look at."""
 
@@ -443,6 +462,7 @@ Fact: TypeAlias = (
     | OutOfMemoryRecovered
     | NonFiniteSeen
     | RolledBack
+    | AlertRaised
     | ArtifactSaved
     | Slept
     | MeasurementsLost

@@ -20,6 +20,7 @@ import msgspec
 
 from trainer_backend.protocol import (
     AccumulationChanged,
+    AlertRaised,
     AnyCommand,
     ArtifactSaved,
     CheckpointSaved,
@@ -252,7 +253,7 @@ class RunFacts:
                 step = fact.values.get("step")
                 if fact.code in (REPLAY_ENDED, REPLAY_DECLINED) and isinstance(step, int):
                     self._void_changes_after(step - 1)
-            case NonFiniteSeen() | ArtifactSaved() | Slept() | MeasurementsLost():
+            case NonFiniteSeen() | AlertRaised() | ArtifactSaved() | Slept() | MeasurementsLost():
                 pass  # they tell what happened, and change nothing that is so now
             case (
                 MicroBatchMeasured()

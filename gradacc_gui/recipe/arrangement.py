@@ -118,6 +118,7 @@ PANELS: Final = (
         ),
     ),
     Arrangement(title="Targets", hint="checked when the run ends", tables=("targets",), folded=True),
+    Arrangement(title="Notifications", hint="sent by the trainer itself", tables=("notify",), folded=True),
 )
 
 RARE: Final = frozenset(

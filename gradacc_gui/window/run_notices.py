@@ -15,8 +15,9 @@ from gradacc_gui.session.runs import disk_problem
 from gradacc_gui.theme import set_role, space
 from gradacc_gui.widgets.parts import Notice, button
 from gradacc_gui.words import tr
-from trainer_backend.protocol import OutOfMemoryRecovered, Record, Warned
+from trainer_backend.protocol import AlertRaised, OutOfMemoryRecovered, Record, Warned
 from trainer_backend.run_facts import RunState
+from trainer_backend.watching.alert_words import alert_sentence
 
 MOST_WARNINGS: Final = 4
 """Sentences of one banner; the decision log has them all."""
@@ -44,6 +45,7 @@ class RunNotices(QWidget):
         self.memory = Notice("notice-warning")
         self.error = Notice("notice-bad")
         self.warning = Notice("notice-warning")
+        self.alert = Notice("notice-warning")
         self._attempt = 0
         self._good_step: int | None = None
         self.go_back: dict[Notice, QPushButton] = {}
@@ -56,7 +58,7 @@ class RunNotices(QWidget):
             notice.buttons.addWidget(self.resume[notice])
         self._all = (
             *(self.interrupted, self.failed, self.paused),
-            *(self.disk, self.problem, self.error, self.memory, self.warning),
+            *(self.disk, self.problem, self.error, self.memory, self.alert, self.warning),
         )
         for notice in self._all:
             column.addWidget(notice)
@@ -73,7 +75,7 @@ class RunNotices(QWidget):
         for record in facts:
             if record.attempt != self._attempt:  # its warnings come before its RunStarted
                 self._attempt = record.attempt
-                for notice in (self.memory, self.error, self.warning, self.problem):
+                for notice in (self.memory, self.error, self.warning, self.alert, self.problem):
                     notice.hide()
             match record.event:
                 case OutOfMemoryRecovered() as recovered:
@@ -82,17 +84,14 @@ class RunNotices(QWidget):
                     about_readings.append(warned)
                 case Warned() as warned:
                     self._warn(warned)
+                case AlertRaised() as alert:
+                    _add(self.alert, alert_sentence(alert, tr))
                 case _:
                     pass
         return about_readings
 
     def _warn(self, warned: Warned) -> None:
-        """The newest on top, those before it below, until they are dismissed."""
-        notice = self.error if words.is_error(warned) else self.warning
-        said = [] if notice.isHidden() else [notice.sentence.text(), *notice.more.text().splitlines()]
-        newest = words.warning(warned)
-        before = [line for line in said if line and line != newest]
-        notice.say(newest, "\n".join(before[: MOST_WARNINGS - 1]))
+        _add(self.error if words.is_error(warned) else self.warning, words.warning(warned))
 
     def _ask_to_go_back(self) -> None:
         if self._good_step is not None:
@@ -137,6 +136,13 @@ class RunNotices(QWidget):
             self.disk.say(full)
         if run.problem or run.store.problem:
             self.problem.say(run.problem or run.store.problem)
+
+
+def _add(notice: Notice, newest: str) -> None:
+    """The newest on top, those before it below, until they are dismissed."""
+    said = [] if notice.isHidden() else [notice.sentence.text(), *notice.more.text().splitlines()]
+    before = [line for line in said if line and line != newest]
+    notice.say(newest, "\n".join(before[: MOST_WARNINGS - 1]))
 
 
 def interrupted_words(run: Attachment) -> tuple[str, str]:

@@ -39,6 +39,7 @@ from trainer_backend.engine.ranks import Ranks
 from trainer_backend.engine.saved_counts import SavedCounts
 from trainer_backend.engine.seeding import Seeding
 from trainer_backend.engine.sums import Sums
+from trainer_backend.engine.update_sizes import UpdateSizes
 from trainer_backend.engine.weight_copies import WeightCopies
 from trainer_backend.engine.window import (
     Feed,
@@ -124,6 +125,8 @@ class Accumulator:
         self.non_finite: NonFinite = non_finite
         self.gradient_norm_every = gradient_norm_every
         self.halve_alone = halve_alone
+        self.update_sizes = UpdateSizes()
+        """Of the windows whose micro-batches' norms are measured."""
         self.step = 0
         """Windows so far, from 1; a skipped one counts."""
         self.updates = 0
@@ -186,7 +189,12 @@ class Accumulator:
             if self.halve_alone and self._passes.micro.norms.active:
                 feed.halve_alone()
             sums = self._accumulate(feed, facts)
+            measured = self._passes.micro.norms.active
+            if measured:
+                self.update_sizes.begin(self._weights.named_leaves())
             result = self._close(feed, sums, facts, before_step)
+            if measured:
+                self.update_sizes.end()
         except BaseException:  # also a stop in the middle: the partial window is replayed later
             self._passes.undo()
             self.step, self.samples_seen, self.tokens_seen = before

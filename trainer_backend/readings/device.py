@@ -154,6 +154,7 @@ class DeviceReader:
             ),
             power_watts=_scaled(read("power", lambda: int(api.nvmlDeviceGetPowerUsage(handle))), 1e-3),
             energy_joules=self._energy_joules(nvml, handle),
+            slowed_by=self._slowed_by(nvml, handle),
         )
 
     def _torch(self) -> TorchMemory:
@@ -211,6 +212,17 @@ class DeviceReader:
             raise MetricUnavailableError("process-not-listed")
         return 0
 
+    def _slowed_by(self, nvml: Nvml, handle: Handle) -> int | None:
+        """Why the clocks are lower than they could be; not every driver tells, and nobody misses it then."""
+        if self._metrics.gone:
+            return None
+        try:
+            return int(
+                nvml.api.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+            )  # its newer name is not in all
+        except nvml.Error:
+            return None
+
     def _energy_joules(self, nvml: Nvml, handle: Handle) -> float | None:
         counted_mj = self._metrics.read(
             "energy", lambda: int(nvml.api.nvmlDeviceGetTotalEnergyConsumption(handle))
@@ -246,6 +258,7 @@ def sampled(  # noqa: PLR0913 - one argument for each field that NVML knows
     temperature_celsius: float | None = None,
     power_watts: float | None = None,
     energy_joules: float | None = None,
+    slowed_by: int | None = None,
 ) -> DeviceSampled:
     """An event from torch's memory and from what NVML could say."""
     return DeviceSampled(
@@ -262,6 +275,7 @@ def sampled(  # noqa: PLR0913 - one argument for each field that NVML knows
         temperature_celsius=temperature_celsius,
         power_watts=power_watts,
         energy_joules=energy_joules,
+        slowed_by=slowed_by,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import platform
 import sqlite3
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
@@ -42,6 +43,7 @@ from trainer_backend.trainer.no_journal import NoJournal
 from trainer_backend.trainer.provenance import Commit
 from trainer_backend.trainer.ranked_steering import RankedSteering
 from trainer_backend.trainer.steering import Steering
+from trainer_backend.watching.notifier import Notifier
 from trainer_backend.wholeness import check_whole
 
 if TYPE_CHECKING:
@@ -107,6 +109,10 @@ def run_attempt(
             on_tick=life.tick,
             on_committed=steering.committed,
         )
+        life.notifier = Notifier(
+            recipe.config.notify, life.writer.put, run=str(run.path), name=recipe.config.run.name or run.id,
+            host=platform.node(),
+        )  # fmt: skip
         with life.signals():
             make = functools.partial(_training, run, recipe, life, steering, place)
             how = Resumption(replay=replay, from_step=None if is_restart(place) else from_step)

@@ -23,6 +23,7 @@ from trainer_backend.protocol import AnyEvent, PhaseEntered, RunEnded, RunStoppe
 from trainer_backend.trainer.no_journal import NoJournal
 from trainer_backend.trainer.steering import StopReason
 from trainer_backend.trainer_lock import TrainerLock
+from trainer_backend.watching.notifier import Notifier
 
 LAST_RESORT_S: Final = 10.0
 """How long a stop waits for code that does not return: a user's loader, a driver."""
@@ -95,6 +96,7 @@ class Lifecycle:
         """Whether a stop may interrupt the training thread anywhere."""
         self.steering: Stoppable | None = None
         self.writer: JournalWriter | NoJournal | None = None
+        self.notifier: Notifier | None = None
         self._ended = threading.Lock()
         self._waking = False
         self._timers: list[threading.Timer] = []
@@ -103,6 +105,8 @@ class Lifecycle:
         """Queue an event for the journal."""
         assert self.writer is not None
         self.writer.put(event)
+        if self.notifier is not None:
+            self.notifier.take(event)
 
     def checkpoint_step(self, *, until: int | None = None) -> int | None:
         """The newest step that can be gone back to; `until`: the last that was good, if one such is there."""
@@ -120,6 +124,9 @@ class Lifecycle:
         self.writer.put(fact)
         self.writer.close()
         self.give_time()
+        if self.notifier is not None:
+            self.notifier.take(fact)
+            self.notifier.close()
 
     def leave(self) -> None:
         """Close the journal without a last fact: a rank was lost, and a launcher may start them again."""

@@ -45,6 +45,7 @@ from trainer_backend.trainer.noise import NoiseWatch
 from trainer_backend.trainer.ranked_steering import RankedSteering
 from trainer_backend.trainer.replay import RecordedChanges
 from trainer_backend.trainer.steering import Steering
+from trainer_backend.trainer.watch import Watch
 
 FIRST_SAVE_S: Final = 2.0
 """What a save is taken to last before the attempt's first one."""
@@ -67,6 +68,7 @@ class Loop:
         replay: RecordedChanges,
         owed: Sequence[CommandAccepted] = (),
         noise: NoiseWatch | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self._parts = parts
         self._config = parts.config
@@ -77,6 +79,7 @@ class Loop:
         self._put = put
         self._border = Border(parts, checkpoints, steering, put, replay=replay, owed=owed)
         self._noise = noise or NoiseWatch(put)
+        self._watch = watch or Watch(parts.accumulator, put)
         self._evaluated_at = -1
         self._graphs = 0
         self._first_step = parts.accumulator.step + 1
@@ -151,13 +154,15 @@ class Loop:
         result.duration_s += waited_s
         self._micro_batch_s = result.duration_s / max(1, result.micro_batches)
         rate = self._learning_rate
-        result.when_known(lambda: self._known(result, steps, rate))
+        result.when_known(lambda: self._known(result, steps, size, rate))
         return result
 
-    def _known(self, result: WindowResult, steps: int, learning_rate: float) -> None:
+    def _known(self, result: WindowResult, steps: int, size: int, learning_rate: float) -> None:
         """A window's numbers are there: on a GPU one window later."""
-        self._put(result.measured(accumulation_steps=steps, learning_rate=learning_rate))
+        measured = result.measured(accumulation_steps=steps, learning_rate=learning_rate)
+        self._put(measured)
         self._noise.take(result)
+        self._watch.take_step(measured, size, self._noise.scale.estimate())
 
     def _until_stopped(self, batches: Iterator[Collated]) -> Iterator[Collated]:
         """The window's batches. Raises StopNow between two: on a GPU it is the only place."""

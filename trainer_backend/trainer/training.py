@@ -40,6 +40,7 @@ from trainer_backend.trainer.replay import Change, RecordedChanges
 from trainer_backend.trainer.saving import Standing
 from trainer_backend.trainer.steering import Steering
 from trainer_backend.trainer.targets import judge
+from trainer_backend.trainer.watch import Watch
 
 SetCommand: Final = SetAccumulation | SetMicroBatchSize | SetLearningRate | SetMaxGradNorm
 """Commands that change a setting."""
@@ -62,6 +63,7 @@ class Training:
         self._replay = RecordedChanges()
         self._owed: list[CommandAccepted] = []
         self._sampler: Sampler | None = None
+        self._watch: Watch | None = None
         self._loop: Loop | None = None
 
     def _checkpoints_of(self) -> Checkpoints:
@@ -164,13 +166,24 @@ class Training:
 
     def _sampler_of(self, parts: Parts) -> Sampler | None:
         every_s = self._recipe.config.run.readings_every_s
-        return Sampler(self._life.put, parts.devices, every_s, torch_memory_of(parts.device))
+        return Sampler(self._watched().sampled, parts.devices, every_s, torch_memory_of(parts.device))
 
     def _loop_of(self, parts: Parts) -> Loop:
         return Loop(parts, self._checkpoints, self._steering, self._life.put, **self._loop_options())
 
     def _loop_options(self) -> dict[str, Any]:
-        return {"replay": self._replay, "owed": self._owed, "noise": self._noise_watch()}
+        return {
+            "replay": self._replay,
+            "owed": self._owed,
+            "noise": self._noise_watch(),
+            "watch": self._watched(),
+        }
+
+    def _watched(self) -> Watch:
+        """What looks for faults and drift; one an attempt."""
+        if self._watch is None:
+            self._watch = Watch(self._built().accumulator, self._life.put)
+        return self._watch
 
     def _noise_watch(self) -> NoiseWatch:
         """What has been measured of the noise so far, in earlier attempts too."""

@@ -56,14 +56,17 @@ class DriftDetector:
     """Takes one value a window with its place; gives a `Drift` once when the level has risen.
 
     `least`: the relative rise that matters. `floor`: the absolute one. A level that stays risen is told
-    once; it may be told again after it came back half-way, or, `again`, after it rose as much once more.
+    once; it may be told again after it came back, or, `again`, after it rose as much once more.
     """
 
-    def __init__(self, against: Against, *, least: float, floor: float = 0.0, again: bool = False) -> None:
+    def __init__(
+        self, against: Against, *, least: float, floor: float = 0.0, again: bool = False, block: int = BLOCK
+    ) -> None:
         self._against = against
         self._least = least
         self._floor = floor
         self._again = again
+        self._block = block
         self.rebase()
 
     def rebase(self) -> None:
@@ -79,6 +82,8 @@ class DriftDetector:
         self._first: float | None = None
         self._lowest: float | None = None
         self._told: float | None = None
+        self._settled_at = 0
+        """The block until which the level told still rises by the same change."""
 
     def take(self, value: float, place: int) -> Drift | None:
         """One finite value more."""
@@ -86,10 +91,10 @@ class DriftDetector:
         if not values:
             self._begin = place
         values.append(value)
-        if len(values) < BLOCK:
+        if len(values) < self._block:
             return None
         values.sort()
-        median = values[BLOCK // 2]
+        median = values[self._block // 2]
         values.clear()
         return self._take_block(median, self._begin)
 
@@ -116,14 +121,16 @@ class DriftDetector:
             return None
         level = self._level()
         least = max(self._least * abs(before), self._floor, self._noise())
-        if self._told is not None:
-            if level < (before + self._told) / 2:
-                self._told = None
-            elif not self._again or level - self._told <= least:
-                return None
         if level - before <= least:
+            self._told = None
             return None
+        if self._told is not None:
+            if self._blocks <= self._settled_at:
+                self._told = max(self._told, level)
+            if not self._again or level - self._told <= least:
+                return None
         self._told = level
+        self._settled_at = self._blocks + RECENT
         return Drift(level, before, self._since(before + least / 2))
 
     def _cap(self) -> float:

@@ -17,9 +17,9 @@ from typing import Final
 import msgspec
 
 FEWEST: Final = 128
-"""Values before anything is called a spike."""
+"""Values above the usual before anything is called a spike."""
 LEARNING: Final = 512
-"""Values until the tail's shape is known; until then only what is extreme in any tail is a spike."""
+"""Values above the usual until the tail's shape is known; until then only the extreme is a spike."""
 LEARNING_LIMIT: Final = 30.0
 LIMITS: Final = (
     (0.7925, 5.5), (0.788, 8.0), (0.7835, 9.5), (0.7753, 12.0), (0.7643, 18.0), (0.7485, 28.0),
@@ -30,9 +30,15 @@ with 20, 15, 10, 7, 5, 4, 3 degrees of freedom, whose limits are passed once in 
 RATIO_SE: Final = 0.2123
 """Standard error of the ratio times the root of the number of values."""
 MEAN_PACE: Final = 1 / 64
+TREND_PACE: Final = MEAN_PACE**2 / 4
+"""Holt's second constant, critically damped: the usual value does not lag behind a falling loss."""
 SPREAD_PACE: Final = 1 / 128
 """Of the values above the usual, so as of every 256th."""
 SHAPE_PACE: Final = 1 / 2850
+BALANCED: Final = (0.25, 0.65)
+"""Share of values above the usual; outside it the usual lags behind, and what is above tells no shape."""
+NEW_LEVEL: Final = 16
+"""Spikes in a row that are a new level: it is learnt anew."""
 CLIPPED_AT: Final = 4.0
 """Deviations at which a value is cut before it moves what is usual."""
 
@@ -57,12 +63,18 @@ class SpikeDetector:
     def __init__(self) -> None:
         self.count = 0
         self.mean = 0.0
+        self._trend = 0.0
+        """Change of the usual value a window."""
+        self._in_a_row = 0
         self._above = 0
         """Values above the usual so far."""
+        self._share_above = 0.5
+        self._shaped = 0
+        """Values that told the shape."""
         self._variance = 0.0
         """Mean square of what is above the usual."""
         self._absolute = self._square = 0.0
-        """The same means at the slower pace that the shape is told by."""
+        """Means of |u| and u^2 at a slower pace, u in deviations: they tell the shape."""
 
     @property
     def deviation(self) -> float:
@@ -77,12 +89,19 @@ class SpikeDetector:
             return None
         off = value - self.mean
         deviation = math.sqrt(self._variance)
-        if self.count > FEWEST and off > self.limit() * deviation > 0.0:
-            return Spike(value, self.mean, deviation)  # what is usual does not follow it
+        if self._above > FEWEST and off > self.limit() * deviation > 0.0:
+            self._in_a_row += 1
+            if self._in_a_row < NEW_LEVEL:
+                return Spike(value, self.mean, deviation)  # what is usual does not follow it
+            self.__init__()  # type: ignore[misc]  # no spikes any more, but another level: learn it
+            return None
+        self._in_a_row = 0
         bound = CLIPPED_AT * deviation
-        if self.count > FEWEST and bound > 0.0:
-            off = max(-bound, min(bound, off))
-        self.mean += max(MEAN_PACE, 1.0 / self.count) * off
+        if self._above > FEWEST and bound > 0.0:
+            off = min(bound, off)  # down it follows freely: a loss falls
+        self._trend += TREND_PACE * off
+        self.mean += max(MEAN_PACE, 1.0 / self.count) * off + self._trend
+        self._share_above += MEAN_PACE * ((off > 0.0) - self._share_above)
         if off > 0.0:
             self._learn(off)
         return None
@@ -92,26 +111,28 @@ class SpikeDetector:
         self._above += 1
         share, square = 1.0 / self._above, off * off
         pace = max(SPREAD_PACE, share)
-        self._variance += pace * (square - self._variance)
-        pace = max(SHAPE_PACE, share)
-        self._absolute += pace * (off - self._absolute)
-        self._square += pace * (square - self._square)
+        variance = self._variance
+        self._variance += pace * (square - variance)
+        if self._above > FEWEST and variance > 0.0 and BALANCED[0] < self._share_above < BALANCED[1]:
+            # In deviations of their time: the wide ones of a run's beginning must not outweigh the rest.
+            self._shaped += 1
+            pace = max(SHAPE_PACE, 1.0 / self._shaped)
+            self._absolute += pace * (off / math.sqrt(variance) - self._absolute)
+            self._square += pace * (square / variance - self._square)
 
     def limit(self) -> float:
         """Deviations above the usual that are a spike now."""
         if self._square <= 0.0:
             return LEARNING_LIMIT
-        known = min(self._above, 2.0 / SHAPE_PACE)
+        known = min(self._shaped, 2.0 / SHAPE_PACE)
         ratio = self._absolute / math.sqrt(self._square) + RATIO_SE / math.sqrt(known)
         limit = LIMITS[0][1] if ratio >= LIMITS[0][0] else limit_for(ratio)
-        return limit if self.count >= LEARNING else max(limit, LEARNING_LIMIT)
+        return limit if self._shaped >= LEARNING else max(limit, LEARNING_LIMIT)
 
     def rescale(self, mean: float, deviation: float) -> None:
         """Another N: the usual value times `mean`, its deviation times `deviation`."""
         self.mean *= mean
         self._variance *= deviation**2
-        self._absolute *= deviation
-        self._square *= deviation**2
 
 
 def limit_for(ratio: float) -> float:
