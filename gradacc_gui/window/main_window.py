@@ -39,6 +39,7 @@ from gradacc_gui.session.listing import list_runs
 from gradacc_gui.session.runs import RunSummary, delete_run, seal_ended, summarise
 from gradacc_gui.theme import Themes, space
 from gradacc_gui.widgets.desktop import ask_for_file
+from gradacc_gui.widgets.desktop_notice import DesktopNotices
 from gradacc_gui.widgets.parts import Notice
 from gradacc_gui.window.header import Header
 from gradacc_gui.window.live_page import LivePage
@@ -73,6 +74,7 @@ class MainWindow(QMainWindow):
         self.preferences = preferences
         self.background = Background()
         self.awake = Awake()
+        self.desktop_notices = DesktopNotices(self)
         self.run: Attachment | None = None
         self._ticks = 0
         self._shown_at = 0.0
@@ -344,6 +346,7 @@ class MainWindow(QMainWindow):
             facts = [] if draws else self.run.tick()
             if facts:
                 self.live.take(facts)
+                self.desktop_notices.take(self.run.run.id, facts)
             figures = self._shows_figures()
             if figures:
                 self.header.show_state(header_of(self.run))
