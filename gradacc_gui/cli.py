@@ -139,6 +139,15 @@ def _add_running(command: Any) -> None:  # noqa: ANN401 - a function of the pars
     check.add_argument("--json", action="store_true", help="print one object, as JSON")
     _add_python(check)
 
+    plan = command("plan", "verify:plan", "find the fastest micro-batch and N that fit, by measuring")
+    plan.add_argument("recipe", metavar="RECIPE", help="a .toml file")
+    plan.add_argument("--effective-batch", metavar="B", type=int, help="by default the recipe's")
+    plan.add_argument(
+        "--memory", metavar="GIB", type=float, help="what the peak may be; by default all but 5-15 %%"
+    )
+    plan.add_argument("--json", action="store_true", help="print the plan as JSON")
+    _add_python(plan)
+
     verify = command("verify", "verify:verify", "prove that N micro-batches give one large batch's gradient")
     verify.add_argument("recipe", metavar="RECIPE", help="a .toml file")
     verify.add_argument("--json", action="store_true", help="print the report as JSON")

@@ -39,6 +39,10 @@ def main(arguments: list[str] | None = None) -> int:
         from trainer_backend.trying import try_command  # noqa: PLC0415 - likewise
 
         return try_command.main(words[1:])
+    if words[:1] == ["plan"]:  # likewise
+        from trainer_backend.planner.plan_command import main as plan  # noqa: PLC0415 - likewise
+
+        return plan(words[1:])
     options = _parser().parse_args(words)
     try:
         return _run(options)
@@ -74,6 +78,8 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("preview", add_help=False, help=says)
     says = "ask a run's newest checkpoint, or write its weights for other programs"
     commands.add_parser("try", add_help=False, help=says)
+    says = "find the fastest micro-batch and N that fit for an effective batch"
+    commands.add_parser("plan", add_help=False, help=says)
     return parser
 
 

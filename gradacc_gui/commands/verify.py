@@ -64,6 +64,18 @@ def verify(arguments: argparse.Namespace) -> int:
     return subprocess.run(command, env=trainer_environment(interpreter), check=False).returncode
 
 
+def plan(arguments: argparse.Namespace) -> int:
+    """Run `python -m trainer_backend plan` in the interpreter; its exit code is ours."""
+    interpreter = ready_interpreter(arguments)
+    command = [interpreter.executable, "-P", "-m", "trainer_backend", "plan", arguments.recipe]
+    if arguments.json:
+        command.append("--json")
+    for option in ("effective_batch", "memory"):
+        if (value := getattr(arguments, option)) is not None:
+            command += [f"--{option.replace('_', '-')}", str(value)]
+    return subprocess.run(command, env=trainer_environment(interpreter), check=False).returncode
+
+
 def check(arguments: argparse.Namespace) -> int:
     """Run `python -m trainer_backend preview` in the interpreter; its exit code is ours."""
     interpreter = ready_interpreter(arguments)

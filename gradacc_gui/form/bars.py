@@ -48,11 +48,19 @@ class RecipeBar(QWidget):
         self.title = label(tr("New run"), "page-title")
         row.addWidget(self.title)
         self.views = Segments(
-            [("form", tr("Form")), ("check", tr("Check")), ("import", tr("Import account"))],
+            [
+                ("form", tr("Form")),
+                ("check", tr("Check")),
+                ("plan", tr("What fits?")),
+                ("import", tr("Import account")),
+            ],
             tr("View of the recipe"),
         )
         self.views.button("check").setToolTip(
             tr("Shows the first optimizer step as the model will see it, and checks the rest.")
+        )
+        self.views.button("plan").setToolTip(
+            tr("Measures which micro-batch and N fit into memory, and which is fastest.")
         )
         row.addWidget(self.views)
         self.name = ElidedLabel("", "help")
@@ -119,7 +127,8 @@ class RecipeBar(QWidget):
             made.setVisible(is_form)
         self.save_as.setVisible(is_form and not self._narrow)
         for made in (self.again, self.start):
-            made.setVisible(view == "check")
+            made.setVisible(view in ("check", "plan"))
+        self.start.setVisible(view == "check")
         for made in (self.save_import, self.open_import):
             made.setVisible(view == "import")
         self._show_name()

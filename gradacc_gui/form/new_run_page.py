@@ -21,6 +21,7 @@ from gradacc_gui.form.interpreter_panel import InterpreterPanel
 from gradacc_gui.form.open_recipe import OpenRecipe
 from gradacc_gui.form.this_run import ThisRunPanel
 from gradacc_gui.importing.account import Imported, OpenKey
+from gradacc_gui.planning.plan_view import PlanView
 from gradacc_gui.recipe.arrangement import CHOICE_OF, switches
 from gradacc_gui.recipe.draft import PUBLISHED, Draft
 from gradacc_gui.recipe.estimate import Factors, converted
@@ -117,12 +118,10 @@ class FormPage(QWidget):
         for widget in (self.bar, self.notice, self.conflict, self.trouble):
             left.addWidget(widget)
         left.addWidget(self.area, 1)
-        self.checks = CheckView()
-        self.checks.hide()
-        left.addWidget(self.checks, 1)
-        self.imports = ImportView()
-        self.imports.hide()
-        left.addWidget(self.imports, 1)
+        self.checks, self.plans, self.imports = CheckView(), PlanView(), ImportView()
+        for view in (self.checks, self.plans, self.imports):
+            view.hide()
+            left.addWidget(view, 1)
         self._left = left
         row = QHBoxLayout(self)
         row.setContentsMargins(space(5), space(4), space(5), space(4))
@@ -162,6 +161,8 @@ class FormPage(QWidget):
         self.bar.start.clicked.connect(lambda _on=False: self._emit(self.start_requested))
         self.checks.change_requested.connect(self._apply_change)
         self.checks.changed.connect(self._checked)
+        self.plans.use_requested.connect(self._use_pair)
+        self.plans.changed.connect(self._checked)
         for made in (self.bar.views.button("check"), self.bar.again):
             made.installEventFilter(self)
         self.start_bar.look_clicked.connect(self.look)
@@ -209,6 +210,7 @@ class FormPage(QWidget):
         self._side.setVisible(is_form and not self._narrow)
         self.start_bar.setVisible(is_form)
         self.checks.setVisible(view == "check")
+        self.plans.setVisible(view == "plan")
         self.imports.setVisible(view == "import")
 
     def show_view(self, view: str) -> None:
@@ -217,6 +219,8 @@ class FormPage(QWidget):
         self._show_parts()
         if view == "check" and not self.checks.is_about(self.startable()):
             self._check()
+        if view == "plan" and self.plans.state in ("empty", "failed"):
+            self._plan()
 
     def _place_side_panel(self, panel: QWidget) -> None:
         target = self._under if self._narrow else self._beside
@@ -257,6 +261,7 @@ class FormPage(QWidget):
         self.interpreter.shut_down()
         self.data.shut_down()
         self.checks.close_down()
+        self.plans.close_down()
 
     # ------------------------------------------------------------------ editing
 
@@ -379,7 +384,32 @@ class FormPage(QWidget):
         if not self._faults:
             self.checks.warm_up(self.interpreter.known, self.draft.kind)
 
+    def _plan(self) -> None:
+        """Measure what fits of the recipe in the form, or say which field is in the way."""
+        asked = self.startable()
+        if asked is not None:
+            self.plans.plan(asked, self.interpreter.known)
+            return
+        first = next(iter(self._faults.values()), self.interpreter.sentence)
+        self.plans.refuse(tr("Fix the form first: {fault}").format(fault=first))
+
+    def _use_pair(self, size: int, steps: int) -> None:
+        """Write a pair of the plan into the form, in place of what made its effective batch."""
+        path = "accumulation.gradient_accumulation_steps"
+        self.draft.choose(CHOICE_OF[path], path)
+        for key, value in (("accumulation.micro_batch_size", size), (path, steps)):
+            self.draft.set_text(key, text_of(self.draft.specs[key], value))
+        self.fields.show_draft(self.draft)
+        self._changed()
+        self.show_view("form")
+
     def _check_or_cancel(self) -> None:
+        if self.bar.views.choice() == "plan":
+            if self.plans.state == "running":
+                self.plans.cancel()
+            else:
+                self._plan()
+            return
         if self.checks.state == "running":
             self.checks.cancel()
         else:
@@ -388,8 +418,10 @@ class FormPage(QWidget):
     def _checked(self) -> None:
         """One check begins or is over: what it found may be mended, and checked again."""
         self._refresh_start()
-        running = self.checks.state == "running"
-        self.bar.again.setText(tr("Cancel") if running else tr("Check again"))
+        plans = self.bar.views.choice() == "plan"
+        running = (self.plans if plans else self.checks).state == "running"
+        again = tr("Measure again") if plans else tr("Check again")
+        self.bar.again.setText(tr("Cancel") if running else again)
         if self.checks.state == "done" and self.checks.isVisible():
             self._warm_up()
 

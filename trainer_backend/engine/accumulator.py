@@ -67,8 +67,8 @@ class Accumulator:
     clip_value       cut each number of the mean gradient to this size, after clipping its norm
     snapshot_step    copy parameters and state before each step of an optimizer that is not fused, so
                      that running out of memory inside it can be undone
-    halve_alone      where norms are measured and a window has one micro-batch, run it as two: the noise
-                     scale needs two gradients
+    halve_alone      where norms are measured and a window has one micro-batch, run it as two (never the
+                     first, which finds out what fits): the noise scale needs two gradients
     process_group    ranks that train this model together: their gradients are summed here (a DDP's own
                      group is found); or `ranks`, the same with a group of its own for numbers
     seed_of_step     gives a number for a window's number; its micro-batches draw by it, whatever the rank
@@ -186,7 +186,7 @@ class Accumulator:
         before = self.step, self.samples_seen, self.tokens_seen
         self._start()
         try:
-            if self.halve_alone and self._passes.micro.norms.active:
+            if self.halve_alone and self.step and self._passes.micro.norms.active:
                 feed.halve_alone()
             sums = self._accumulate(feed, facts)
             measured = self._passes.micro.norms.active

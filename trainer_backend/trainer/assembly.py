@@ -137,7 +137,7 @@ def assemble(
         world.share_state(model)
     with together():
         optimizer = optimizer_for(config, task, model)
-        accumulator = _accumulator(
+        accumulator = accumulator_for(
             config, task, model, optimizer, device, precision, on_micro_batch, on_fact, world
         )
         inexact = inspect(config, task, accumulator, stream, precision)
@@ -216,7 +216,7 @@ def optimizer_for(config: RunConfig, task: Task, model: torch.nn.Module) -> torc
     )
 
 
-def _accumulator(  # noqa: PLR0913, PLR0917 - all of it is handed on
+def accumulator_for(  # noqa: PLR0913, PLR0917 - all of it is handed on
     config: RunConfig,
     task: Task,
     model: torch.nn.Module,
@@ -227,6 +227,7 @@ def _accumulator(  # noqa: PLR0913, PLR0917 - all of it is handed on
     on_fact: Callable[[Event], None],
     world: World | None,
 ) -> Accumulator:
+    """The engine for a recipe's model, optimizer and task."""
     return Accumulator(
         model,
         optimizer,

@@ -142,8 +142,8 @@ class Loop:
     def _window(self) -> WindowResult | None:
         """One optimizer step over N micro-batches of b; None when no sample is left."""
         started = perf_counter()
-        steps = self.settings.accumulation_steps
-        batches = self._stream.window(steps, self.settings.micro_batch_size)
+        steps, size = self.settings.accumulation_steps, self.settings.micro_batch_size
+        batches = self._stream.window(steps, size)
         first = next(batches, None)
         if first is None:
             return None

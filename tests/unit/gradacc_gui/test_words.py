@@ -18,6 +18,7 @@ from trainer_backend.config import TargetsSection
 from trainer_backend.protocol import (
     FACTS,
     AccumulationChanged,
+    AlertRaised,
     AnyCommand,
     ArtifactSaved,
     CheckpointSaved,
@@ -218,6 +219,19 @@ LINES: list[tuple[Fact, str | None]] = [
     (PhaseEntered(phase="training"), None),
     (CommandAccepted(command_id="a", applies_at_step=3), None),
     (ArtifactSaved(step=1, kind="text", path="p", caption="c"), None),
+    (
+        AlertRaised(
+            code="loss-spike",
+            step=1200,
+            since_step=1200,
+            samples_seen=9,
+            value=7.25,
+            usual=2.0,
+            values={"deviations": 8.5},
+        ),
+        "Loss spike at step 1,200: 7.25, usually 2 (8.5 standard deviations). Look at the samples of this step, "
+        "or clip the gradient norm.",
+    ),  # fmt: skip
     (STARTED, "Run started, 840\u202fk parameters"),
     (
         CommandRefused(command_id="a", code="stale"),

@@ -1,0 +1,1 @@
+"""What fits: the plan of a recipe beside its form."""
