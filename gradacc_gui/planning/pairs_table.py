@@ -148,7 +148,7 @@ class PairsTable(QWidget):
         is_selected = place == self.selected
         if is_selected:
             painter.setPen(QColor(theme.accent))
-            painter.setBrush(QColor(theme.accent_soft))
+            painter.setBrush(QColor(mix(theme.panel, theme.accent, 0.14)))
             painter.drawRoundedRect(QRectF(0.5, top + 0.5, self.width() - 1, ROW_PX - 1), 5, 5)
         else:
             painter.setPen(QColor(theme.line))

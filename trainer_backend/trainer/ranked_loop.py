@@ -55,7 +55,7 @@ class RankedLoop(Loop):
         told = self._rows.of_ranks(agreed, result.step, result.samples_seen, result.tokens_seen)
         for measured in told:
             self._put(measured)
-        self._known(result, settings.accumulation_steps, self._learning_rate)
+        self._known(result, settings.accumulation_steps, settings.micro_batch_size, self._learning_rate)
         return result
 
     def _noted(self, batches: Iterator[Collated]) -> Iterator[Collated]:

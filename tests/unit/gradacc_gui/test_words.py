@@ -229,9 +229,9 @@ LINES: list[tuple[Fact, str | None]] = [
             usual=2.0,
             values={"deviations": 8.5},
         ),
-        "Loss spike at step 1,200: 7.25, usually 2 (8.5 standard deviations). Look at the samples of this step, "
-        "or clip the gradient norm.",
-    ),  # fmt: skip
+        "Loss spike at step 1,200: 7.25, usually 2 (8.5 standard deviations). "
+        + "Look at the samples of this step, or clip the gradient norm.",
+    ),
     (STARTED, "Run started, 840\u202fk parameters"),
     (
         CommandRefused(command_id="a", code="stale"),
