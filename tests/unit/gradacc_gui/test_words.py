@@ -215,6 +215,10 @@ STARTED = RunStarted(
     from_samples=0,
     from_tokens=0,
 )
+SPIKE = (
+    "Loss spike at step 1,200: 7.25, usually 2 (8.5 standard deviations). Look at the samples of this "
+    "step, or clip the gradient norm."
+)
 LINES: list[tuple[Fact, str | None]] = [
     (PhaseEntered(phase="training"), None),
     (CommandAccepted(command_id="a", applies_at_step=3), None),
@@ -229,8 +233,7 @@ LINES: list[tuple[Fact, str | None]] = [
             usual=2.0,
             values={"deviations": 8.5},
         ),
-        "Loss spike at step 1,200: 7.25, usually 2 (8.5 standard deviations). "
-        + "Look at the samples of this step, or clip the gradient norm.",
+        SPIKE,
     ),
     (STARTED, "Run started, 840\u202fk parameters"),
     (
