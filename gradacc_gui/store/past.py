@@ -30,7 +30,6 @@ from trainer_backend.protocol import (
     MicroBatchMeasured,
     NoiseScaleMeasured,
     OptimizerStepMeasured,
-    RankMeasured,
 )
 
 CHARTED: Final[dict[type[Event], tuple[str, ...]]] = {
@@ -45,7 +44,6 @@ CHARTED: Final[dict[type[Event], tuple[str, ...]]] = {
     ),
     EvaluationMeasured: ("loss",),
     NoiseScaleMeasured: ("noise_scale", "noise_scale_low", "noise_scale_high", "effective_batch"),
-    RankMeasured: ("computed_s", "waited_s", "memory_bytes"),
     DeviceSampled: (
         "memory_used_bytes",
         "process_memory_bytes",
