@@ -1,4 +1,4 @@
-"""Where the files of `assets/` lie: beside the packages in a checkout, inside the package in a wheel."""
+"""The files of `assets/`: beside the packages in a checkout, inside the package in a wheel."""
 
 from __future__ import annotations
 

@@ -284,7 +284,7 @@ def _add_looking(command: Any) -> None:  # noqa: ANN401 - a function of the pars
 
 
 def _add_queue(command: Any) -> None:  # noqa: ANN401 - a function of the parser's
-    queue = command("queue", "queue_commands:show", "start runs one after the other as devices become free")
+    queue = command("queue", "queue_commands:show", "start runs one after another as devices become free")
     queue.set_defaults(json=False, done=5)
     acts = queue.add_subparsers(title="commands", metavar="COMMAND")
 
@@ -301,10 +301,10 @@ def _add_queue(command: Any) -> None:  # noqa: ANN401 - a function of the parser
     add.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], help="change the recipes for these runs"
     )
-    add.add_argument("--first", action="store_true", help="put them before the others")
+    add.add_argument("--first", action="store_true", help="put them at the front")
     add.add_argument("--json", action="store_true", help="print one object a run, as JSON")
     _add_python(add)
-    listing = act("list", "show", "show what runs, what waits and for what, and what is done")
+    listing = act("list", "show", "show running, waiting and finished runs")
     listing.add_argument("--json", action="store_true", help="print one object, as JSON")
     listing.add_argument("--done", metavar="K", type=int, default=5, help="how many ended runs (default: 5)")
     move = act("move", "move", "move a waiting run to another place")
@@ -312,9 +312,9 @@ def _add_queue(command: Any) -> None:  # noqa: ANN401 - a function of the parser
     move.add_argument("place", metavar="PLACE", type=int, help="its new place; 1 is next")
     remove = act("remove", "remove", "remove waiting runs from the queue")
     remove.add_argument("runs", metavar="ID", nargs="+", help=waiting)
-    act("pause", "pause", "start nothing more; what runs goes on")
+    act("pause", "pause", "start no more runs; those that are running continue")
     act("resume", "resume", "start waiting runs again")
-    change = act("set", "change", "change how the queue works")
+    change = act("set", "change", "change the queue's settings")
     change.add_argument(
         "key", metavar="KEY", choices=("on_failure", "cpu_runs", "kept_free"),
         help="on_failure (continue or pause), cpu_runs (on the CPU at once), or kept_free (devices)",

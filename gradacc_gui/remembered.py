@@ -11,7 +11,7 @@ from trainer_backend.private_files import home, make_private
 
 
 class Remembered:
-    """Small things by their keys. A home that cannot be written costs only that they are forgotten."""
+    """Values by their keys. Where the home cannot be written, they are only forgotten."""
 
     def __init__(self) -> None:
         self._settings = QSettings(str(home() / "window.ini"), QSettings.Format.IniFormat)

@@ -442,7 +442,7 @@ class EvaluationSection(Section, frozen=True, kw_only=True):
 
 
 class TargetsSection(Section, frozen=True, kw_only=True):
-    """What the run shall reach, stated before it starts; drawn on the charts and judged."""
+    """What the run should reach, stated before it starts; drawn on the charts and judged."""
 
     peak_memory: Annotated[
         Positive | None, Meta(title="Peak memory", description="At most.", extra={"unit": "GiB"})

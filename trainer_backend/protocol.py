@@ -318,7 +318,7 @@ class Paused(Event, frozen=True, kw_only=True):
 
 
 class Resumed(Event, frozen=True, kw_only=True):
-    """A paused run goes on."""
+    """A paused run continues."""
 
     command_id: str | None
     step: int
@@ -326,7 +326,7 @@ class Resumed(Event, frozen=True, kw_only=True):
 
 
 class CheckpointSaved(Event, frozen=True, kw_only=True):
-    """A checkpoint lies on disk, synced. `path` is relative to the run directory."""
+    """A checkpoint was written to disk and synced. `path` is relative to the run directory."""
 
     command_id: str | None
     step: int
@@ -363,7 +363,7 @@ class NonFiniteSeen(Event, frozen=True, kw_only=True):
 
 
 class RolledBack(Event, frozen=True, kw_only=True):
-    """The run stands again at an earlier checkpoint; rows after `to_step` are superseded."""
+    """The run was taken back to an earlier checkpoint; rows after `to_step` are superseded."""
 
     command_id: str | None
     from_step: int
@@ -402,7 +402,7 @@ class ArtifactSaved(Event, frozen=True, kw_only=True):
 
 
 class Slept(Event, frozen=True, kw_only=True):
-    """The machine was suspended, and nothing ran; told before anything that came after it."""
+    """The machine was suspended, and nothing ran; recorded before anything that came after it."""
 
     duration_s: float
 
@@ -415,7 +415,7 @@ class MeasurementsLost(Event, frozen=True, kw_only=True):
 
 
 class Warned(Event, frozen=True, kw_only=True):
-    """Something a person should know; worded in the window from `code` and `values`."""
+    """Something a person should know; the window makes a sentence of `code` and `values`."""
 
     code: str
     values: dict[str, Scalar] = {}
@@ -486,7 +486,7 @@ def new_command_id() -> str:
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
-    """A wish, put into a run's inbox. Every command is answered by exactly one fact at once."""
+    """A command, put into a run's inbox. Every command is answered at once by exactly one fact."""
 
     id: str = msgspec.field(default_factory=new_command_id)
     asked_by: str = "someone"
@@ -515,7 +515,7 @@ class SetMicroBatchSize(Command, frozen=True, kw_only=True):
 
 
 class SetLearningRate(Command, frozen=True, kw_only=True):
-    """A new peak learning rate; the schedule's shape goes on."""
+    """A new peak learning rate; the schedule keeps its shape."""
 
     value: float
 

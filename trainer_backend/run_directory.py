@@ -1,4 +1,4 @@
-"""A run is a directory: where it lies, what lies in it, and whether it is alive.
+"""A run is a directory: its place, its files, and whether it is alive.
 
     <GRADACC_HOME>/runs/<id>/   recipe.toml  run.sqlite  inbox/  trainer.lock  checkpoints/  trainer.log
 

@@ -181,7 +181,7 @@ class ChartCard(QFrame):
         self.seen = ()
 
     def set_unit(self, text: str) -> None:
-        """What stands muted behind the title."""
+        """Set the unit behind the title."""
         if self.unit.text() != text:
             self.unit.setText(text)
             self._make_room()

@@ -110,7 +110,7 @@ class Stroke(pg.PlotCurveItem):  # type: ignore[misc]  # pyqtgraph ships no type
 
 
 class Curve:
-    """A line, what lies behind it, and where its values could not be drawn."""
+    """A line, the rows that it summarizes, and the places of values that cannot be drawn."""
 
     def __init__(self, line: CurveSpec, view_box: pg.ViewBox) -> None:
         self.line = line

@@ -23,7 +23,7 @@ DRAG_PX: Final = 4
 
 
 class GestureView(pg.GraphicsView):  # type: ignore[misc]  # pyqtgraph ships no types
-    """Turns what the pointer does into places on the x-axis. pyqtgraph's own handling is left out."""
+    """Turns what the pointer does into places on the x-axis; replaces pyqtgraph's own handling."""
 
     zoomed = Signal(float, float)
     """A wheel turned: factor, and x that stays where it is."""

@@ -118,13 +118,13 @@ class ChartGrid(QWidget):
         self._smoothing = min(max(factor, 0.0), 0.999)
 
     def set_follow(self, follow: bool) -> None:
-        """Keep the newest data visible, or stand still."""
+        """Keep the newest data visible, or keep the range."""
         if follow != self.horizon.follows:
             self.horizon.follow(follow)
             self.follow_changed.emit(follow)
 
     def reset(self) -> None:
-        """The whole run, following it, on scales of its own."""
+        """Show the whole run, follow it, and fit each scale to its data."""
         self.horizon.reset()
         for card in self.cards:
             for lane in card.view.lanes:

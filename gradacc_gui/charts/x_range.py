@@ -1,4 +1,4 @@
-"""Which stretch of the run all charts show: the whole, a window that follows, or one that stands still."""
+"""Which part of the run all charts show: the whole, a range that follows, or a fixed one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class XRange:
         self.x0 = self.x1 = 0.0
 
     def follow(self, follow: bool) -> None:
-        """Keep the newest data visible, or stand still."""
+        """Keep the newest data visible, or keep the range."""
         self.follows = follow
         if follow and not self.is_whole and self.end > self.x1:
             self._move_to(self.end)

@@ -1,4 +1,4 @@
-"""What `gradacc run` shows a person: facts as lines, and a bar where there is a terminal."""
+"""What `gradacc run` prints: facts as lines, and a bar where there is a terminal."""
 
 # ruff: noqa: T201 - a command prints
 from __future__ import annotations

@@ -83,7 +83,7 @@ def show(arguments: argparse.Namespace) -> int:
     if view.settings.paused:
         print(f"The queue is paused ({view.settings.why_paused}). `gradacc queue resume` starts it again.")
     if not view.running and not view.waiting:
-        print("Nothing waits. `gradacc queue add RECIPE` adds a run.")
+        print("The queue is empty. `gradacc queue add RECIPE` adds a run.")
     for run in view.running:
         print(f"running  {run}")
     for one in view.waiting:
@@ -122,7 +122,7 @@ def pause(arguments: argparse.Namespace) -> int:
     """`gradacc queue pause`: what runs goes on, nothing else is started."""
     del arguments
     Queue().change(paused=True, why_paused=f"by {person()}")
-    print("The queue is paused. What runs goes on; `gradacc queue resume` starts the next run.")
+    print("The queue is paused. Running runs continue; `gradacc queue resume` starts the next run.")
     return 0
 
 
@@ -133,7 +133,9 @@ def resume(arguments: argparse.Namespace) -> int:
     queue.change(paused=False, why_paused="")
     _begin(queue)
     count = len(queue.waiting())
-    print(f"The queue works again; {count} run{'' if count == 1 else 's'} wait{'s' if count == 1 else ''}.")
+    print(
+        f"The queue is running again; {count} run{'' if count == 1 else 's'} wait{'s' if count == 1 else ''}."
+    )
     return 0
 
 

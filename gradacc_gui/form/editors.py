@@ -81,7 +81,7 @@ class SuggestionBox(ComboBox):
         line.textEdited.connect(lambda text: self.edited.emit(clean(text)))
 
     def text(self) -> str:
-        """What stands in it."""
+        """Its text."""
         return clean(self.currentText())
 
     def set_text(self, text: str) -> None:

@@ -458,7 +458,7 @@ class FormPage(QWidget):
 
     @property
     def draft(self) -> Draft:
-        """What stands in the form."""
+        """The values in the form."""
         return self.recipe.draft
 
     def set_recipe(self, path: Path) -> bool:

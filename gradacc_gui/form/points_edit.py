@@ -46,7 +46,7 @@ class PointsEdit(QWidget):
     # ------------------------------------------------------------------ what it says
 
     def rows(self) -> list[TextRow]:
-        """What stands in each row, empty ones too."""
+        """The text of each row, empty ones too."""
         return [row.texts() for row in self._rows]
 
     def cell(self, row: int, column: int) -> LineEdit:

@@ -60,11 +60,11 @@ class SectionPanel(QFrame):
     # ------------------------------------------------------------------ what it holds
 
     def add_leading(self, widget: QWidget) -> None:
-        """A widget that stands before all fields."""
+        """A widget before all fields."""
         self._leading.append(widget)
 
     def add_trailing(self, widget: QWidget) -> None:
-        """A widget that stands below all fields."""
+        """A widget below all fields."""
         self._column.addWidget(widget)
 
     def set_specs(
@@ -172,7 +172,7 @@ class SectionPanel(QFrame):
                     before = child
 
     def set_columns(self, columns: int) -> None:
-        """How many fields stand abreast."""
+        """Set the number of fields in a row."""
         if columns != self._columns:
             for column in range(max(columns, self._columns)):
                 self._grid.setColumnStretch(column, 1 if column < columns else 0)

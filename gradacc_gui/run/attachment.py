@@ -68,7 +68,7 @@ class Attachment:
         return new
 
     def close(self) -> None:
-        """Let go; the run goes on."""
+        """Close the store; the run keeps running."""
         self.store.close()
         for launch in (self.launch, *self._ending):
             if launch is not None:

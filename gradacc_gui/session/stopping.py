@@ -1,4 +1,4 @@
-"""How a run is ended, from a polite wish to a kill: a state machine that its caller's timer drives.
+"""How a run is ended, from a request to a kill: a state machine that its caller's timer drives.
 
     ask         finish this window of micro-batches, save, exit      Stop()
     stop now    leave the window to be replayed, save, exit          Stop(now=True)
@@ -71,7 +71,7 @@ class Ladder(msgspec.Struct, frozen=True, kw_only=True):
     patience: Patience = PATIENCE
 
     def ask(self, now: float, *, at_once: bool = False) -> tuple[Ladder, Act | None]:
-        """The person wants the run to end; a second wish may be stronger, never weaker."""
+        """A person asks the run to end; a second request may be stronger, never weaker."""
         match self.rung:
             case Rung.RUNNING:
                 return self._to(Rung.ASKED_NOW, now) if at_once else self._to(Rung.ASKED, now)

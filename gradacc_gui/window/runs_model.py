@@ -133,11 +133,11 @@ class StateDelegate(QStyledItemDelegate):
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(colour)
-        centre = option.rect.center().y()
-        painter.drawEllipse(option.rect.x() + 10, centre - 3, 8, 8)
+        rect = option.rect.adjusted(0, 0, 0, -3)  # as the style places the other columns' words
+        painter.drawEllipse(rect.x() + 10, rect.center().y() - 3, 8, 8)
         painter.setPen(colour)
         flags = int(Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft)
-        painter.drawText(option.rect.adjusted(26, 0, 0, 0), flags, tr(word))
+        painter.drawText(rect.adjusted(26, 0, 0, 0), flags, tr(word))
         painter.restore()
 
     def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:

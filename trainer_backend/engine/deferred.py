@@ -1,4 +1,4 @@
-"""Numbers that stay on the device until they can come home without anybody waiting.
+"""Numbers that stay on the device until they can be copied to the host without waiting.
 
 A `.item()` after each micro-batch would keep the device idle while the host prepares the next one.
 So losses and norms stay 0-d tensors; at the border they are packed and copied to the host
@@ -61,7 +61,7 @@ class DeferredMicroBatch:
         self.ended: Instant = 0.0
 
     def scalars(self) -> list[torch.Tensor]:
-        """What has to come home."""
+        """Device scalars to copy to the host."""
         return [*self.totals, *([] if self.norm is None else [self.norm])]
 
     def fill(self, values: list[float], loss_scale: float) -> None:

@@ -38,7 +38,7 @@ class OwnGenerator:
         self.generator = generator
 
     def get_state(self) -> Any:  # noqa: ANN401 - each library's own
-        """A copy of where it stands."""
+        """A copy of its state."""
         match self.generator:
             case torch.Generator():
                 return self.generator.get_state()
@@ -62,7 +62,7 @@ class OwnGenerator:
                 self.generator.set_state(state)
 
     def seed(self, value: int) -> None:
-        """Begin anew with a seed of 64 bits."""
+        """Start again with a seed of 64 bits."""
         match self.generator:
             case torch.Generator():
                 self.generator.manual_seed(value)

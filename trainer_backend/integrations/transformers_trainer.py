@@ -123,7 +123,7 @@ class Watcher(transformers.TrainerCallback):  # type: ignore[misc]  # the librar
         self._learning_rate = more["optimizer"].param_groups[0]["lr"]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ANN401
-        """A window is whole: say so, and settle the next one's N."""
+        """A window is whole: record it, and fix the next one's N."""
         del state, more
         assert self.recorder is not None
         self.recorder.optimizer_step(learning_rate=self._learning_rate)

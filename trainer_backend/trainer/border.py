@@ -57,7 +57,7 @@ class Author(msgspec.Struct, frozen=True):
 
 
 class Border:
-    """Brings wishes to the live objects between windows, and tells what became of them."""
+    """Applies commands to the live objects between windows, and reports their effect."""
 
     def __init__(
         self,

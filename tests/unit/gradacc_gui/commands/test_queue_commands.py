@@ -88,7 +88,7 @@ def test_the_queue_is_paused_and_resumed(recipes: list[str], capsys: pytest.Capt
     assert "The queue is paused (by " in out
     assert "waits: the queue is paused" in out
     assert main(["queue", "resume"]) == 0
-    assert "The queue works again; 1 run waits." in capsys.readouterr().out
+    assert "The queue is running again; 1 run waits." in capsys.readouterr().out
     assert not Queue().settings().paused
 
 

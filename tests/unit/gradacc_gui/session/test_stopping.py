@@ -1,4 +1,4 @@
-"""The ladder from a wish to a kill climbs only when it must, and ends only the run's own trainer."""
+"""The ladder from a request to a kill climbs only when it must, and ends only the run's own trainer."""
 
 from __future__ import annotations
 
