@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from gradacc_gui.plain_output import plain_output
 from trainer_backend import __version__
 from trainer_backend.errors import GradaccError
 
@@ -35,18 +34,13 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; gives the exit code: 0 done, 1 the run failed, 2 bad usage or configuration."""
+    arguments = _parser().parse_args(argv)
+    _go_on_with_queue()
+    module, _, function = arguments.act.partition(":")
     for stream in (sys.stdout, sys.stderr):
         # JSON is UTF-8 everywhere; a console of another encoding gets a mark for what it cannot show.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="backslashreplace")
-    with plain_output():
-        arguments = _parser().parse_args(argv)
-        _go_on_with_queue()
-        return _do(arguments)
-
-
-def _do(arguments: argparse.Namespace) -> int:
-    module, _, function = arguments.act.partition(":")
     try:
         code: int = getattr(importlib.import_module(f"gradacc_gui.commands.{module}"), function)(arguments)
         sys.stdout.flush()
@@ -67,11 +61,7 @@ def _go_on_with_queue() -> None:
     from trainer_backend.private_files import home  # noqa: PLC0415 - `--help` needs none of it
 
     folder = home() / "queue"
-    try:
-        waits = any(any((folder / name).glob("*.json")) for name in ("waiting", "running"))
-    except (OSError, ValueError):  # no home that could be one; whoever needs it says so
-        return
-    if waits:
+    if any(any((folder / name).glob("*.json")) for name in ("waiting", "running")):
         from gradacc_gui.queueing.runner import ensure_runner, leave_runners  # noqa: PLC0415 - likewise
 
         try:

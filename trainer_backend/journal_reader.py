@@ -3,11 +3,11 @@
 # ruff: noqa: S608 - names of tables and columns come from our own types, values are bound
 from __future__ import annotations
 
-import functools
 import math
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,28 +73,19 @@ class Slice:
         return records
 
 
-class damage_told:  # noqa: N801 - used as a statement; a generator costs a tenth of a whole list of runs
+@contextmanager
+def damage_told(path: Path) -> Iterator[None]:
     """Make a RunDirectoryError of whatever shows that the journal at `path` cannot be read."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        match error:
-            case sqlite3.Error() if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT:
-                message = (
-                    f"The journal {self._path} took too long to read."
-                    " It is damaged, or its disk is very slow."
-                )
-            case sqlite3.Error() | UnicodeDecodeError():  # the latter: a text that is none
-                message = f"The journal {self._path} cannot be read: {error}. It is damaged or half copied."
-            case UntrustedError():
-                message = f"The journal {self._path} is damaged: {error}. Copy the run again, or delete it."
-            case _:
-                return
+    try:
+        yield
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT:
+            message = f"The journal {path} took too long to read. It is damaged, or its disk is very slow."
+        else:
+            message = f"The journal {path} cannot be read: {error}. It is damaged or half copied."
+        raise RunDirectoryError(message) from error
+    except UntrustedError as error:
+        message = f"The journal {path} is damaged: {error}. Copy the run again, or delete it."
         raise RunDirectoryError(message) from error
 
 
@@ -111,11 +102,10 @@ class JournalReader:
             message = f"There is no journal at {path}. The run directory is incomplete."
             raise RunDirectoryError(message)
         for suffix in _BESIDE:
-            check_regular(f"{path}{suffix}")
+            check_regular(path.with_name(f"{path.name}{suffix}"))
         self.path = path
-        self._told = damage_told(path)
         self._kinds: dict[type[Event], str] = {}
-        self._columns: dict[type[Event], frozenset[str]] = {}
+        self._columns: dict[type[Event], set[str]] = {}
         self._wanted: dict[type[Event], tuple[str, ...]] = {}
         self._narrow: dict[type[Event], str] = {}
         self._ends_at = time.monotonic() + within_s
@@ -136,9 +126,11 @@ class JournalReader:
     def _is_late(self) -> bool:
         return time.monotonic() > self._deadline
 
-    def _damage_told(self) -> damage_told:
+    @contextmanager
+    def _damage_told(self) -> Iterator[None]:
         self._deadline = min(self._ends_at, time.monotonic() + LONGEST_READ_S)
-        return self._told
+        with damage_told(self.path):
+            yield
 
     def _is_ready(self) -> bool:
         """Whether the journal has its tables. They are made in one transaction, so all are there or none."""
@@ -172,7 +164,10 @@ class JournalReader:
         return {kind: self._select(kind, columns(kind)) for kind in self._columns}
 
     def _select(self, kind: type[Event], wanted: tuple[str, ...]) -> str:
-        return _select(kind.__name__, wanted, self._columns[kind])
+        """SQL for these columns of a table; those it lacks (an older writer) are NULL."""
+        have = self._columns[kind]
+        names = ", ".join(f'"{name}"' if name in have else f'NULL AS "{name}"' for name in wanted)
+        return f"SELECT {names} FROM {kind.__name__}"
 
     def read(self, after: int = 0, limit: int = 20_000) -> Slice:
         """At most about `limit` events after `after`, from one consistent state of the journal."""
@@ -349,13 +344,6 @@ class JournalReader:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
-
-
-@functools.lru_cache(maxsize=64)
-def _select(table: str, wanted: tuple[str, ...], have: frozenset[str]) -> str:
-    """SQL for these columns of a table; those it lacks (an older writer) are NULL."""
-    names = ", ".join(f'"{name}"' if name in have else f'NULL AS "{name}"' for name in wanted)
-    return f"SELECT {names} FROM {table}"
 
 
 def newest_seq(connection: sqlite3.Connection, kinds: Iterable[type[Event]] = MEASUREMENTS) -> int:

@@ -54,17 +54,17 @@ def read_regular(path: Path, largest_bytes: int, *, follow: bool = False) -> byt
     return content
 
 
-def check_regular(path: str) -> None:
+def check_regular(path: Path) -> None:
     """Raise RunDirectoryError unless `path` is a regular file, or nothing."""
     try:
-        kind = kind_of(os.lstat(path).st_mode)
+        kind = kind_of(path.lstat().st_mode)
     except OSError:
         return
     if kind:
         raise RunDirectoryError(strange_file(path, kind))
 
 
-def strange_file(path: Path | str, kind: str) -> str:
+def strange_file(path: Path, kind: str) -> str:
     """The sentence for a run's file that is something else."""
     return (
         f"{path} is {kind}, not a regular file, so gradacc did not make it. Remove it, or copy the run again."
@@ -76,12 +76,4 @@ def is_folder(path: Path | os.DirEntry[str]) -> bool:
     try:
         return path.is_dir()
     except (OSError, ValueError):  # too long, a loop of links, no right to look, a NUL in it
-        return False
-
-
-def is_file(path: Path) -> bool:
-    """Whether a file lies at `path`, or a link to one, whatever the path is."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # as above
         return False

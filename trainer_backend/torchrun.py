@@ -11,7 +11,6 @@ ranks talk over the loopback interface only.
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 import uuid
@@ -99,7 +98,7 @@ def place_of(environment: Mapping[str, str]) -> Place | None:
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:
     text = environment.get(name, "")
-    return int(text) if re.fullmatch("[0-9]{1,9}", text) else None
+    return int(text) if text.isdigit() else None
 
 
 def _refuse_unplaced(environment: Mapping[str, str], size: int | None) -> None:

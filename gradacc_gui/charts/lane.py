@@ -64,18 +64,15 @@ class Lane:
 
     def refresh(self, store: RunStore, settings: ViewSettings) -> None:
         """Fetch, decimate and set what `settings` shows; fit the scale when data left it."""
+        self.show([(curve, *traces_of(store, curve.line, settings)) for curve in self.curves], settings)
+
+    def show(self, shown: list[tuple[Curve, Trace, Trace | None]], settings: ViewSettings) -> None:
+        """Set each curve's trace, and what lies behind it; fit the scale when data left it."""
+        view = settings.view
         if settings.log != self.log:
             self.log, self.zoomed_y = settings.log, None
             self.y_range = (0.0, 0.0)
-        view = settings.view
         self.x_range = (view.x0, view.x1)
-        lost = [mark.begin.on(view.axis) / 2 + mark.end.on(view.axis) / 2 for mark in store.markers.lost]
-        shown = []
-        for curve in self.curves:
-            trace, behind = _traces(store, curve.line, settings)
-            if lost:
-                trace = break_at(trace, lost)
-            shown.append((curve, trace, behind))
         self._fit(shown)
         self.box.setRange(xRange=self.x_range, yRange=self.y_range, padding=0, disableAutoRange=False)
         bounds = QRectF(view.x0, self.y_range[0], view.x1 - view.x0, self.y_range[1] - self.y_range[0])
@@ -147,8 +144,15 @@ class Lane:
         return self.rect.bottom() - (y - low) / (high - low) * self.rect.height()
 
 
+def traces_of(store: RunStore, line: CurveSpec, settings: ViewSettings) -> tuple[Trace, Trace | None]:
+    """What a line shows of a run, broken where work was lost, and what lies behind it when it is smoothed."""
+    axis = settings.view.axis
+    lost = [mark.begin.on(axis) / 2 + mark.end.on(axis) / 2 for mark in store.markers.lost]
+    trace, behind = _traces(store, line, settings)
+    return (break_at(trace, lost) if lost else trace), behind
+
+
 def _traces(store: RunStore, line: CurveSpec, settings: ViewSettings) -> tuple[Trace, Trace | None]:
-    """What a line shows, and what lies behind it when it is smoothed."""
     view = settings.view
     items = store.items(line.kind, line.field, view)
     width = view.width

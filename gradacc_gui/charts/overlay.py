@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+import math
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -27,6 +29,8 @@ class Overlay(msgspec.Struct, frozen=True, kw_only=True):
     heading: str
     with_box: bool
     """Whether the values are told here: the pointer is over this chart."""
+    baseline: str = ""
+    """The name of the curve from which the others' differences are told, in per cent."""
 
 
 def draw_overlay(painter: QPainter, lanes: list[Lane], overlay: Overlay, theme: Theme) -> None:
@@ -37,7 +41,7 @@ def draw_overlay(painter: QPainter, lanes: list[Lane], overlay: Overlay, theme: 
     if not lanes[0].rect.left() - 1 <= x <= lanes[0].rect.right() + 1:
         return
     painter.setPen(QPen(QColor(theme.muted), 1))
-    rows: list[tuple[QColor, str, str]] = []
+    points: list[CurvePoint] = []
     for lane in lanes:
         painter.setPen(QPen(QColor(theme.muted), 1))
         painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
@@ -46,14 +50,36 @@ def draw_overlay(painter: QPainter, lanes: list[Lane], overlay: Overlay, theme: 
         )
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         for curve in lane.curves:
-            rows += _point(painter, lane, curve, overlay.x, theme)
-    if overlay.with_box and rows:
+            points += _point(painter, lane, curve, overlay.x, theme)
+    if overlay.with_box and points:
+        rows = [
+            (point.colour, point.name, point.text) for point in with_differences(points, overlay.baseline)
+        ]
         _draw_box(painter, lanes, x, overlay.heading, rows, theme)
 
 
-def _point(
-    painter: QPainter, lane: Lane, curve: Curve, x: float, theme: Theme
-) -> list[tuple[QColor, str, str]]:
+class CurvePoint(NamedTuple):
+    """A curve's value at the pointer."""
+
+    colour: QColor
+    name: str
+    text: str
+    value: float
+
+
+def with_differences(points: Sequence[CurvePoint], baseline: str) -> list[CurvePoint]:
+    """Each with its difference from the curve called `baseline`; unchanged where that has no value."""
+    base = next((point.value for point in points if point.name == baseline), math.nan)
+    if not math.isfinite(base) or not base:
+        return list(points)
+    return [
+        point if point.name == baseline or not math.isfinite(point.value)
+        else point._replace(text=f"{point.text}   {ticks.per_cent((point.value - base) / abs(base))}")
+        for point in points
+    ]  # fmt: skip
+
+
+def _point(painter: QPainter, lane: Lane, curve: Curve, x: float, theme: Theme) -> list[CurvePoint]:
     """A dot on the curve, and its row in the box; nothing where it has no point near by."""
     found = nearest(lane, curve, x)
     if found is None:
@@ -69,7 +95,7 @@ def _point(
     if spread is not None:
         low, high = (ticks.reading(end, curve.line.quantity) for end in spread)
         text += f"  ({low} … {high})"
-    return [(colour, curve.line.name, text)]
+    return [CurvePoint(colour, curve.line.name, text, value)]
 
 
 def nearest(lane: Lane, curve: Curve, x: float) -> tuple[float, float, tuple[float, float] | None] | None:

@@ -137,3 +137,11 @@ def nice_range(low: float, high: float, *, from_zero: bool, most: int) -> tuple[
     step = step_for(high - low, 2 * max(2, most))
     bottom = low if low == 0 else math.floor((low - pad) / step) * step
     return bottom, math.ceil((high + pad) / step) * step
+
+
+def per_cent(share: float) -> str:
+    """A difference as a share of what it is held against: +1.2 %, −0.3 %, 0.0 %."""
+    if abs(share) < 5e-4:
+        return "0.0 %"
+    size = abs(100 * share)
+    return f"{'+' if share > 0 else '−'}{size:.{1 if size < 99.95 else 0}f} %"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from pathlib import Path
 from typing import Final
 
@@ -50,7 +49,7 @@ def _import_as_json(arguments: argparse.Namespace) -> int:
 
 
 def _write(target: Path, text: str, *, force: bool) -> None:
-    if os.path.lexists(target) and not force:
+    if target.exists() and not force:
         message = f"{target} already exists. Give another name with --output, or --force to overwrite it."
         raise UsageError(message)
     try:
@@ -146,7 +145,7 @@ every_samples = 4096
 def new(arguments: argparse.Namespace) -> int:
     """Write the task and its recipe; never over a file that is there. Raises UsageError."""
     task = Path(arguments.path)
-    if task.name and task.suffix != ".py":
+    if task.suffix != ".py":
         task = task.with_name(f"{task.name}.py")
     if not task.stem.isidentifier():
         message = f"{task.name} cannot be imported: {task.stem!r} is not a Python name. Try my_task.py."
@@ -157,7 +156,7 @@ def new(arguments: argparse.Namespace) -> int:
         recipe: RECIPE.format(name=task.stem),
     }
     for path in texts:
-        if os.path.lexists(path):
+        if path.exists():
             message = f"{path} already exists. Choose another name."
             raise UsageError(message)
     for path, text in texts.items():

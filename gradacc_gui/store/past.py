@@ -41,6 +41,7 @@ CHARTED: Final[dict[type[Event], tuple[str, ...]]] = {
         "accumulation_steps",
         "samples_per_s",
         "tokens_per_s",
+        "duration_s",
     ),
     EvaluationMeasured: ("loss",),
     NoiseScaleMeasured: ("noise_scale", "noise_scale_low", "noise_scale_high", "effective_batch"),

@@ -43,7 +43,15 @@ from gradacc_gui.widgets.desktop_notice import DesktopNotices
 from gradacc_gui.widgets.parts import Notice
 from gradacc_gui.window.header import Header
 from gradacc_gui.window.live_page import LivePage
-from gradacc_gui.window.pages import PAGES, Navigation, Pages, make_charts, make_form, make_verify
+from gradacc_gui.window.pages import (
+    PAGES,
+    Navigation,
+    Pages,
+    make_charts,
+    make_compare,
+    make_form,
+    make_verify,
+)
 from gradacc_gui.window.questions import Starts, explain_that_run_continues
 from gradacc_gui.window.runs_page import RunsPage
 from gradacc_gui.window.settings_page import SettingsPage
@@ -121,6 +129,7 @@ class MainWindow(QMainWindow):
         self.pages.add("settings", self.settings)
         self.pages.add_later("new-run", self._build_form)
         self.pages.add_later("verify", self._build_verify)
+        self.pages.add_later("compare", self._build_compare)
         self.setCentralWidget(centre)
 
     def _connect(self) -> None:
@@ -132,6 +141,7 @@ class MainWindow(QMainWindow):
         self.live.go_back_requested.connect(self.resume)
         self.runs.open_requested.connect(self.open_run)
         self.runs.delete_requested.connect(self._delete)
+        self.runs.compare_requested.connect(self.compare)
         self.runs.queue_panel.recipes_chosen.connect(self._queue_recipes)
         self.runs.queue_panel.changed.connect(self._change_queue)
         self.runs.queue_panel.start_requested.connect(self._start_waiting)
@@ -169,6 +179,8 @@ class MainWindow(QMainWindow):
     def show_page(self, page: str) -> None:
         """Bring a page to the front."""
         self.navigation.choose(page)
+        if (compare := self.pages.if_made("compare")) is not None and self.page() == "compare":
+            compare.leave()
         self.pages.bring(page)
         # The form has its own Ctrl+O; two at once would be ambiguous, and neither would work.
         self.open_shortcut.setEnabled(page != "new-run")
@@ -196,6 +208,16 @@ class MainWindow(QMainWindow):
         page = make_verify()
         page.recipe_requested.connect(lambda: self.show_page("new-run"))
         return page
+
+    def _build_compare(self) -> Any:  # noqa: ANN401 - ComparePage, imported late
+        page = make_compare()
+        page.back_requested.connect(lambda: self.show_page("runs"))
+        return page
+
+    def compare(self, runs: list[RunDirectory]) -> None:
+        """Show runs side by side."""
+        self.pages.get("compare").set_runs(runs)
+        self.pages.bring("compare")
 
     def _offer_to_verify(self, recipe: tuple[str, Path, str, str] | None) -> None:
         """Have the Verify page ready for what stands in the form, unless it shows a certificate."""
@@ -357,6 +379,8 @@ class MainWindow(QMainWindow):
             self.header.show_state(
                 HeaderState(name=request.title(), state=RunState.LOADING) if request else HeaderState()
             )
+        if self.page() == "compare":
+            self.pages.get("compare").tick()
         if slow:
             self._keep_awake()
             self._title()
@@ -427,6 +451,8 @@ class MainWindow(QMainWindow):
             form.shut_down()
         if (verify := self.pages.if_made("verify")) is not None:
             verify.close_down()
+        if (compare := self.pages.if_made("compare")) is not None:
+            compare.leave()
         super().closeEvent(event)
 
     def _close_knowingly(self) -> None:

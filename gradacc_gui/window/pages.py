@@ -156,3 +156,10 @@ def make_verify() -> Any:  # noqa: ANN401 - VerifyPage, imported late
     from gradacc_gui.verify.verify_page import VerifyPage  # noqa: PLC0415 - only once it is wanted
 
     return VerifyPage()
+
+
+def make_compare() -> Any:  # noqa: ANN401 - ComparePage, imported late
+    """The page of runs side by side; pyqtgraph and numpy take half a second."""
+    from gradacc_gui.comparing.compare_page import ComparePage  # noqa: PLC0415 - only once it is wanted
+
+    return ComparePage()

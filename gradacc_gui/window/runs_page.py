@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import QItemSelection, QItemSelectionModel, Qt, Signal
 from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import (
     QAbstractItemView,
@@ -27,7 +28,11 @@ from gradacc_gui.widgets.placeholders import EmptyState
 from gradacc_gui.window.queue_panel import QueuePanel
 from gradacc_gui.window.runs_model import RunsModel, StateDelegate
 from gradacc_gui.words import tr
+from trainer_backend.run_directory import RunDirectory
 from trainer_backend.run_facts import RunState
+
+NOT_COMPARED: Final = frozenset({RunState.DAMAGED, RunState.WAITING, RunState.PENDING})
+"""Runs in these states have no measurements."""
 
 
 class RunTable(QTableView):
@@ -52,6 +57,8 @@ class RunsPage(QWidget):
 
     open_requested = Signal(object)
     """A `RunDirectory` to show live."""
+    compare_requested = Signal(list)
+    """`RunDirectory`s to show side by side."""
     resume_requested = Signal(object)
     delete_requested = Signal(object)
     demo_requested = Signal()
@@ -97,7 +104,11 @@ class RunsPage(QWidget):
         self.resume_button = button(tr("Resume"), icon_name="resume", clicked=self._resume)
         self.folder_button = button(tr("Open folder"), icon_name="folder", clicked=self._open_folder)
         self.delete_button = button(tr("Delete…"), icon_name="delete", clicked=self._delete)
-        for made in (self.delete_button, self.folder_button, self.resume_button, self.open_button):
+        self.compare_button = button(tr("Compare"), icon_name="", clicked=self._compare)
+        self.compare_button.setToolTip(tr("Select two runs or more, with Ctrl or Shift."))
+        for made in (
+            self.delete_button, self.folder_button, self.resume_button, self.compare_button, self.open_button,
+        ):  # fmt: skip
             row.addWidget(made)
         return row
 
@@ -106,7 +117,7 @@ class RunsPage(QWidget):
         table.setModel(self.model)
         table.setAccessibleName(tr("Runs, newest first"))
         table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-        table.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
+        table.setSelectionMode(QAbstractItemView.SelectionMode.ExtendedSelection)
         table.setShowGrid(False)
         table.setTabKeyNavigation(False)
         table.verticalHeader().hide()
@@ -130,26 +141,45 @@ class RunsPage(QWidget):
     def set_runs(self, runs: Sequence[RunSummary], queue: QueueView | None = None) -> None:
         """Show `runs` and the queue, keeping the selection."""
         self.queue_panel.show_queue(queue or QueueView(), runs)
-        chosen = self.chosen()
+        chosen = [summary.run for summary in self._selected()]
         self.model.set_runs(runs)
         self.stack.setCurrentWidget(self.table if runs else self.empty)
         put(self.hint, _totals(runs))
-        if chosen is not None and self.chosen() is None:
-            self.select(chosen)
+        if chosen and not self._selected():
+            self._select_runs(chosen)
         if runs and self.chosen() is None:
             self.table.selectRow(0)
         self._refresh_buttons()
 
     def select(self, summary: RunSummary) -> None:
         """Select the row of the same run."""
+        self._select_runs([summary.run])
+
+    def _select_runs(self, chosen: Sequence[RunDirectory]) -> None:
+        """Select these runs' rows and no others."""
+        selection = QItemSelection()
         for row, other in enumerate(self.model.runs()):
-            if other.run == summary.run:
-                self.table.selectRow(row)
+            if other.run in chosen:
+                selection.select(self.model.index(row, 0), self.model.index(row, 0))
+        flags = QItemSelectionModel.SelectionFlag
+        self.table.selectionModel().select(selection, flags.ClearAndSelect | flags.Rows)
+        if indexes := selection.indexes():
+            self.table.selectionModel().setCurrentIndex(indexes[0], flags.NoUpdate)
+
+    def _selected(self) -> list[RunSummary]:
+        """All selected runs, in the order of the rows."""
+        rows = sorted(index.row() for index in self.table.selectionModel().selectedRows())
+        runs = self.model.runs()
+        return [runs[row] for row in rows]
 
     def chosen(self) -> RunSummary | None:
         """The selected run."""
         rows = self.table.selectionModel().selectedRows()
         return self.model.data(rows[0], Qt.ItemDataRole.UserRole) if rows else None
+
+    def chosen_runs(self) -> list[RunSummary]:
+        """All selected runs that have data to compare, in the order of the rows."""
+        return [summary for summary in self._selected() if summary.state not in NOT_COMPARED]
 
     def say(self, sentence: str) -> None:
         """A problem, below the table; empty takes it away."""
@@ -157,8 +187,10 @@ class RunsPage(QWidget):
         self.problem.setVisible(bool(sentence))
 
     def _refresh_buttons(self) -> None:
-        summary = self.chosen()
+        many = len(self.table.selectionModel().selectedRows()) > 1
+        summary = None if many else self.chosen()
         there = summary is not None
+        self.compare_button.setEnabled(len(self.chosen_runs()) > 1)
         self.open_button.setEnabled(there and summary is not None and summary.state is not RunState.DAMAGED)
         self.folder_button.setEnabled(there)
         self.resume_button.setEnabled(summary is not None and summary.can_resume)
@@ -168,6 +200,11 @@ class RunsPage(QWidget):
         summary = self.chosen()
         if summary is not None and summary.state is not RunState.DAMAGED:
             self.open_requested.emit(summary.run)
+
+    def _compare(self) -> None:
+        runs = self.chosen_runs()
+        if len(runs) > 1:
+            self.compare_requested.emit([summary.run for summary in runs])
 
     def _resume(self) -> None:
         summary = self.chosen()

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import torch
 
-from trainer_backend.engine.optimizer_fit import check_fit
 from trainer_backend.errors import GradaccError, UsageError
 from trainer_backend.optimizer_table import OPTIMIZERS, OptimizerRow, keywords
 
@@ -175,7 +174,7 @@ def _flat(entries: dict[str, Any]) -> dict[str, Any]:
 def load_optimizer_state(
     optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor], plain: dict[str, Any]
 ) -> None:
-    """Undo `optimizer_state`. Raises `GradaccError` when the groups do not fit, ValueError for damage."""
+    """Undo `optimizer_state`. Raises `GradaccError` when the groups do not fit."""
     state: dict[int, dict[str, Any]] = {}
     groups = [
         {key: tuple(value) if isinstance(value, list) and key != "params" else value  # JSON has no tuples
@@ -188,7 +187,6 @@ def load_optimizer_state(
             groups[int(index)][key] = value
         else:
             state.setdefault(int(index), {})[key] = value
-    check_fit(optimizer, state, groups)
     try:
         optimizer.load_state_dict({"state": state, "param_groups": groups})
     except ValueError as error:

@@ -321,3 +321,19 @@ def test_a_run_that_is_over_has_no_controls_that_do_nothing(
     assert side.tuning.isHidden()
     assert side.decisions.isVisible()
     assert side.buttons.isVisible()
+
+
+def test_runs_are_compared_on_a_page_of_their_own(
+    make_window: MakeWindow, qtbot: QtBot, tmp_path: Path
+) -> None:
+    """From the list and back to it; the journals are closed on leaving."""
+    window = make_window()
+    runs = [write_run(tmp_path, Plan(name=f"n{n}", n=n, steps=12, end="finished")) for n in (4, 8)]
+    window.show_page("runs")
+    window.runs.compare_requested.emit(runs)
+    assert window.page() == "compare"
+    page = window.pages.get("compare")
+    qtbot.waitUntil(lambda: any(len(curve.trace.x) for curve in page.cards[0].view.lanes[0].curves))
+    page.back.click()
+    assert window.page() == "runs"
+    assert page.groups == []

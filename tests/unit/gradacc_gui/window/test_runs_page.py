@@ -129,3 +129,19 @@ def test_without_a_run_the_page_offers_the_demo_and_a_recipe(qtbot: QtBot, page:
         page.empty.demo.click()
     with qtbot.waitSignal(page.recipe_requested):
         page.empty.recipe.click()
+
+
+def test_several_runs_are_compared_and_stay_selected(page: RunsPage, qtbot: QtBot) -> None:
+    """What has no measurements is left out; what acts on one run alone is off."""
+    assert not page.compare_button.isEnabled()
+    page.table.selectAll()
+    assert page.compare_button.isEnabled()
+    assert not page.delete_button.isEnabled()
+    assert not page.open_button.isEnabled()
+    with qtbot.waitSignal(page.compare_requested) as asked:
+        page.compare_button.click()
+    assert [run.id for run in asked.args[0]] == ["live", "cut"]
+    page.table.clearSelection()
+    page._select_runs([RUNS[0].run, RUNS[1].run])
+    page.set_runs([summary("new", RunState.RUNNING), *RUNS])
+    assert [chosen.name for chosen in page.chosen_runs()] == ["live", "cut"]
