@@ -14,7 +14,7 @@ from PySide6.QtCore import QObject, QProcess, QTimer, Signal
 
 from gradacc_gui.session.background import Background
 from gradacc_gui.session.interpreter import Interpreter, installs, probe, trainer_environment
-from gradacc_gui.standby import Program, Standby, process_of, start_trainer
+from gradacc_gui.standby import Standby, TrainerProgram, process_of, start_trainer
 from gradacc_gui.words import tr
 from trainer_backend.errors import GradaccError
 from trainer_backend.recipe import parse_document
@@ -124,7 +124,7 @@ class SideJob(QObject):
             return
         self._warming = Background()
         self._warming.submit(
-            lambda: Program(known.executable, trainer_environment(known)),
+            lambda: TrainerProgram(known.executable, trainer_environment(known)),
             lambda program: self._standby.start(program, arguments),
             lambda _sentence: None,  # the start itself will say what is wrong
         )
@@ -173,7 +173,7 @@ class SideJob(QObject):
     def _launch(self, prepared: PreparedJob) -> None:
         self._folder = prepared.folder
         recipe = next(Path(prepared.folder).glob("*.toml"))
-        program = Program(prepared.executable, prepared.environment)
+        program = TrainerProgram(prepared.executable, prepared.environment)
         ready = self._standby.take(program)
         process = ready or process_of(program, self)
         process.readyReadStandardOutput.connect(self._read_lines)

@@ -8,14 +8,14 @@ import msgspec
 from PySide6.QtCore import QObject, QProcess, QProcessEnvironment
 
 
-class Program(msgspec.Struct, frozen=True):
+class TrainerProgram(msgspec.Struct, frozen=True):
     """What is run, and in which environment."""
 
     executable: str
     environment: dict[str, str]
 
 
-def process_of(program: Program, parent: QObject) -> QProcess:
+def process_of(program: TrainerProgram, parent: QObject) -> QProcess:
     """A process of the trainer, not started."""
     process = QProcess(parent)
     environment = QProcessEnvironment()
@@ -25,7 +25,7 @@ def process_of(program: Program, parent: QObject) -> QProcess:
     return process
 
 
-def start_trainer(process: QProcess, program: Program, arguments: Sequence[str]) -> None:
+def start_trainer(process: QProcess, program: TrainerProgram, arguments: Sequence[str]) -> None:
     """Start it: `python -P -m trainer_backend` with these arguments."""
     process.start(program.executable, ["-P", "-m", "trainer_backend", *arguments])
 
@@ -36,14 +36,14 @@ class Standby(QObject):
     def __init__(self, parent: QObject) -> None:
         super().__init__(parent)
         self._process: QProcess | None = None
-        self._program: Program | None = None
+        self._program: TrainerProgram | None = None
 
     @property
     def is_there(self) -> bool:
         """Whether a process waits."""
         return self._process is not None
 
-    def start(self, program: Program, arguments: Sequence[str]) -> None:
+    def start(self, program: TrainerProgram, arguments: Sequence[str]) -> None:
         """Have one waiting; nothing where one waits already."""
         if self._process is not None:
             return
@@ -52,7 +52,7 @@ class Standby(QObject):
         self._process.finished.connect(self._ended)
         start_trainer(self._process, program, arguments)
 
-    def take(self, program: Program) -> QProcess | None:
+    def take(self, program: TrainerProgram) -> QProcess | None:
         """The waiting process, if it is of that very program; its owner is the caller from now on."""
         process = self._process
         if process is None or not _alike(self._program, program):
@@ -82,7 +82,7 @@ class Standby(QObject):
             self._process = None
 
 
-def _alike(one: Program | None, other: Program) -> bool:
+def _alike(one: TrainerProgram | None, other: TrainerProgram) -> bool:
     def told(environment: Mapping[str, str]) -> str:
         return environment.get("PYTHONPATH", "")
 

@@ -130,7 +130,7 @@ def _resumption(options: argparse.Namespace) -> list[str]:
     return words + ([] if options.stale is None else ["--stale", json.dumps(options.stale)])
 
 
-def _follow(options: argparse.Namespace, place: torchrun.Place) -> int:
+def _follow(options: argparse.Namespace, place: torchrun.RankPlace) -> int:
     """One of several ranks, behind rank 0."""
     from trainer_backend.run_directory import RunDirectory  # noqa: PLC0415 - as in `_run`
     from trainer_backend.trainer.attempt import follow  # noqa: PLC0415 - likewise

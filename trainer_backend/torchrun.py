@@ -41,7 +41,7 @@ FOLDER: Final = "ranks"
 """In the run's directory: the ranks' logs, and files by which they meet."""
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Which of a launcher's processes this one is."""
 
     rank: int
@@ -65,7 +65,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         return os.getppid() != self.parent_pid
 
 
-def place_of(environment: Mapping[str, str]) -> Place | None:
+def place_of(environment: Mapping[str, str]) -> RankPlace | None:
     """This process's place among a launcher's; None when it was started alone. Raises UsageError."""
     size = _number(environment, "WORLD_SIZE")
     if "RANK" not in environment:
@@ -86,7 +86,7 @@ def place_of(environment: Mapping[str, str]) -> Place | None:
         )
         raise UsageError(message)
     parent_pid = os.getppid()
-    return Place(
+    return RankPlace(
         rank=rank,
         size=size,
         local_rank=rank if local_rank is None else local_rank,
@@ -199,7 +199,7 @@ class Announcement(msgspec.Struct, frozen=True):
     """Not None: the run has ended in an earlier generation; all exit so."""
 
 
-def announce(place: Place, run: RunDirectory, exit_code: int | None) -> Place:
+def announce(place: RankPlace, run: RunDirectory, exit_code: int | None) -> RankPlace:
     """Rank 0: tell the others which run it is, where to meet, and whether anything is left to train."""
     folder = make_folder_in(run.path, FOLDER)
     for old in folder.glob("store-*"):
@@ -209,7 +209,7 @@ def announce(place: Place, run: RunDirectory, exit_code: int | None) -> Place:
     return msgspec.structs.replace(place, store=told.store)
 
 
-def announced(place: Place) -> Announcement:
+def announced(place: RankPlace) -> Announcement:
     """Other ranks: what rank 0 tells. Raises GradaccError when it does not."""
     path, deadline = _announcement(place), time.monotonic() + MEETING_S
     while time.monotonic() < deadline and not place.is_orphan():
@@ -222,7 +222,7 @@ def announced(place: Place) -> Announcement:
     )
 
 
-def forget_announcements(place: Place) -> None:
+def forget_announcements(place: RankPlace) -> None:
     """Rank 0, once all have met: its word is taken away, and those of launchers that are gone."""
     own = _announcement(place)
     own.unlink(missing_ok=True)
@@ -232,11 +232,11 @@ def forget_announcements(place: Place) -> None:
             other.unlink(missing_ok=True)
 
 
-def _announcement(place: Place) -> Path:
+def _announcement(place: RankPlace) -> Path:
     return make_private(home() / "ranks") / f"{place.launcher}-{place.generation}.json"
 
 
-def ended_before(run: RunDirectory, place: Place, facts: RunFacts) -> int | None:
+def ended_before(run: RunDirectory, place: RankPlace, facts: RunFacts) -> int | None:
     """The exit code, where this launcher's last generation has ended the run for good; else None.
 
     A launcher starts its ranks again whatever ended them. Only a lost process is worth it.
@@ -263,19 +263,19 @@ def ended_before(run: RunDirectory, place: Place, facts: RunFacts) -> int | None
             return None
 
 
-def is_restart(place: Place | None) -> bool:
+def is_restart(place: RankPlace | None) -> bool:
     """Whether a launcher started its ranks again: they go on where they stood, whatever its words were."""
     return place is not None and place.generation > 0
 
 
-def tell_failure(run: RunDirectory, place: Place, failed: RunFailed) -> None:
+def tell_failure(run: RunDirectory, place: RankPlace, failed: RunFailed) -> None:
     """A rank that ends on an error of its own says so to the next one who asks."""
     with suppress(OSError):
         folder = make_folder_in(run.path, FOLDER)
         _write(folder / f"failed-{place.launcher}-{place.generation}-{place.rank}.json", failed)
 
 
-def failure_of_another(run: RunDirectory, place: Place) -> RunFailed | None:
+def failure_of_another(run: RunDirectory, place: RankPlace) -> RunFailed | None:
     """Why another rank ended, where it says so within a moment."""
     deadline = time.monotonic() + TELLING_S
     pattern = f"failed-{place.launcher}-{place.generation}-*.json"

@@ -26,11 +26,11 @@ from trainer_backend.preflight.findings import (
     CheckProgress,
     CheckReport,
     ClassShares,
+    DataDecisions,
     Finding,
     FirstWindow,
     PictureRow,
     PictureValues,
-    Said,
 )
 
 State: TypeAlias = Literal["empty", "running", "done", "failed"]
@@ -215,7 +215,7 @@ class CheckView(QWidget):
             case PictureValues():
                 self.values.show_values(message)
                 self.values.show()
-            case Said():
+            case DataDecisions():
                 self._show_said(message.sentences)
             case Finding():
                 self._findings.append(message)

@@ -27,7 +27,7 @@ from trainer_backend.preflight.findings import ClassShares, ValueShare
 MOST_LINES = 24
 
 
-class Swatch(QWidget):
+class ClassSwatch(QWidget):
     """The colour that a value has over the pictures."""
 
     def __init__(self, entry: ValueShare) -> None:
@@ -129,7 +129,7 @@ class ClassPanel(Panel):
         for line, entry in enumerate(shares.entries[:MOST_LINES], 1):
             role = "strong-warning" if entry.meaning == "undecided" else ""
             grid.addWidget(_cell(str(entry.value) if is_mask else entry.name, role, right=is_mask), line, 0)
-            grid.addWidget(Swatch(entry), line, 1)
+            grid.addWidget(ClassSwatch(entry), line, 1)
             grid.addWidget(_cell(_percent(entry.share), role, right=True), line, 2)
             grid.addWidget(ShareBar(entry), line, 3)
             grid.addWidget(_cell(f"{entry.files:,}", "muted", right=True), line, 4)

@@ -12,7 +12,7 @@ from gradacc_gui.theme import set_role, space
 from gradacc_gui.widgets.parts import SELECTABLE, IconLabel, Panel, button, clear_widget, label, rule
 from gradacc_gui.words import tr
 from trainer_backend.preflight.check_words import cost, sentence, title
-from trainer_backend.preflight.findings import Change, Finding
+from trainer_backend.preflight.findings import Amendment, Finding
 
 DECISIONS: Final = frozenset({"masks-undecided", "range-unknown"})
 """Stops that are no mistake: only a person knows what is meant."""
@@ -29,7 +29,7 @@ ACTIONS: Final[dict[str, str]] = {
 """What the button of a finding's change says; others say which key they set."""
 
 
-def action_words(finding: Finding, change: Change) -> str:
+def action_words(finding: Finding, change: Amendment) -> str:
     """What the one action of a finding does."""
     words = ACTIONS.get(finding.code)
     if words is None:

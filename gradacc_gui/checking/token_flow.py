@@ -8,7 +8,7 @@ from PySide6.QtCore import QEvent, QPointF, QRect, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QColor, QFontMetricsF, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from gradacc_gui.checking.token_pieces import Piece, pieces_of, shown, strip_of
+from gradacc_gui.checking.token_pieces import ShownToken, pieces_of, shown, strip_of
 from gradacc_gui.theme import current_theme, mix, mono_font, space
 from gradacc_gui.words import tr
 from trainer_backend.preflight.findings import TokenRow
@@ -121,13 +121,13 @@ class TokenFlow(QWidget):
     def _ends_word(self, place: int) -> bool:
         return place < 0 or self._pieces[place].kind != "text" or self._pieces[place].text[-1:].isspace()
 
-    def _width_of(self, piece: Piece, metrics: QFontMetricsF, chips: QFontMetricsF) -> float:
+    def _width_of(self, piece: ShownToken, metrics: QFontMetricsF, chips: QFontMetricsF) -> float:
         if piece.kind == "text":
             return metrics.horizontalAdvance(shown(piece.text))
         return chips.horizontalAdvance(self._chip_text(piece)) + 2 * (CHIP_PAD + CHIP_GAP)
 
     @staticmethod
-    def _chip_text(piece: Piece) -> str:
+    def _chip_text(piece: ShownToken) -> str:
         if piece.kind == "gap":
             return tr("{count:,} tokens").format(count=piece.count)
         return shown(piece.text) or tr("(empty)")
@@ -152,7 +152,7 @@ class TokenFlow(QWidget):
                 painter.drawRoundedRect(box.adjusted(0.5, 1.5, -0.5, -1.5), 4, 4)
         painter.end()
 
-    def _draw_text(self, painter: QPainter, piece: Piece, box: QRectF) -> None:
+    def _draw_text(self, painter: QPainter, piece: ShownToken, box: QRectF) -> None:
         theme = current_theme()
         if piece.is_learnt:
             share = 0.14 + 0.20 * piece.weight / self._heaviest
@@ -163,7 +163,7 @@ class TokenFlow(QWidget):
         painter.setPen(QColor(theme.text if piece.is_learnt else theme.muted))
         painter.drawText(box, Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextDontClip, shown(piece.text))
 
-    def _draw_chip(self, painter: QPainter, piece: Piece, box: QRectF) -> None:
+    def _draw_chip(self, painter: QPainter, piece: ShownToken, box: QRectF) -> None:
         theme = current_theme()
         chip = QRectF(
             box.left() + CHIP_GAP, box.top() + (LINE - CHIP_HEIGHT) / 2,

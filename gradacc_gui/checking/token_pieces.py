@@ -20,7 +20,7 @@ KEPT_BEGIN, KEPT_END = 0.6, 0.3
 """Of a longer one, which parts of the above stay."""
 
 
-class Piece(msgspec.Struct, frozen=True, kw_only=True):
+class ShownToken(msgspec.Struct, frozen=True, kw_only=True):
     """One token, or a gap of several."""
 
     kind: PieceKind
@@ -39,11 +39,11 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
         return self.weight > 0
 
 
-def pieces_of(row: TokenRow, *, shortened: bool) -> list[Piece]:
+def pieces_of(row: TokenRow, *, shortened: bool) -> list[ShownToken]:
     """The pieces of a row, long stretches of one kind cut in their middle where that is asked."""
     special, outside = frozenset(row.special), frozenset(row.outside)
     pieces = [
-        Piece(
+        ShownToken(
             kind="special" if place in special or place in outside else "text",
             text=text,
             weight=weight,
@@ -57,9 +57,9 @@ def pieces_of(row: TokenRow, *, shortened: bool) -> list[Piece]:
     return [piece for stretch in _stretches(pieces) for piece in _shortened(stretch)]
 
 
-def _stretches(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+def _stretches(pieces: Sequence[ShownToken]) -> Iterator[list[ShownToken]]:
     """Runs of plain tokens that are all learnt or all not; a special token is a run of its own."""
-    run: list[Piece] = []
+    run: list[ShownToken] = []
     for piece in pieces:
         is_other = run and (piece.is_learnt != run[0].is_learnt or run[0].kind == "special")
         if run and (is_other or piece.kind == "special"):
@@ -70,7 +70,7 @@ def _stretches(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
         yield run
 
 
-def _shortened(stretch: list[Piece]) -> list[Piece]:
+def _shortened(stretch: list[ShownToken]) -> list[ShownToken]:
     longest = LONGEST_ANSWER if stretch[0].is_learnt else LONGEST_PROMPT
     if sum(len(piece.text) for piece in stretch) <= longest:
         return stretch
@@ -79,11 +79,11 @@ def _shortened(stretch: list[Piece]) -> list[Piece]:
     if sum(len(piece.text) for piece in stretch[first:last]) < LEAST_GAP:
         return stretch
     cut = stretch[first]
-    gap = Piece(kind="gap", text="", weight=cut.weight, place=cut.place, count=last - first)
+    gap = ShownToken(kind="gap", text="", weight=cut.weight, place=cut.place, count=last - first)
     return [*stretch[:first], gap, *stretch[last:]]
 
 
-def _fitting(pieces: Sequence[Piece], characters: float) -> int:
+def _fitting(pieces: Sequence[ShownToken], characters: float) -> int:
     """How many of the first pieces have so many characters in all."""
     total = 0
     for count, piece in enumerate(pieces):
@@ -93,7 +93,7 @@ def _fitting(pieces: Sequence[Piece], characters: float) -> int:
     return len(pieces)
 
 
-class Stretch(msgspec.Struct, frozen=True, kw_only=True):
+class StripPart(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a row, for the strip that shows where its loss lies."""
 
     begin: int
@@ -101,18 +101,18 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["prompt", "learnt", "outside"]
 
 
-def strip_of(row: TokenRow) -> list[Stretch]:
+def strip_of(row: TokenRow) -> list[StripPart]:
     """The parts of a row in order."""
     outside = frozenset(row.outside)
-    found: list[Stretch] = []
+    found: list[StripPart] = []
     for place, weight in enumerate(row.weights):
         kind: Literal["prompt", "learnt", "outside"] = (
             "outside" if place in outside else "learnt" if weight > 0 else "prompt"
         )
         if found and found[-1].kind == kind:
-            found[-1] = Stretch(begin=found[-1].begin, end=place + 1, kind=kind)
+            found[-1] = StripPart(begin=found[-1].begin, end=place + 1, kind=kind)
         else:
-            found.append(Stretch(begin=place, end=place + 1, kind=kind))
+            found.append(StripPart(begin=place, end=place + 1, kind=kind))
     return found
 
 

@@ -263,7 +263,7 @@ def written(value: float | None, how: str) -> str:
             return real(value)
 
 
-class Against(msgspec.Struct, frozen=True):
+class BesideBaseline(msgspec.Struct, frozen=True):
     """A result beside the baseline's."""
 
     text: str
@@ -272,18 +272,18 @@ class Against(msgspec.Struct, frozen=True):
     """`same` within the spread of the repetitions, or within half a per mille."""
 
 
-def against(own: Result, baseline: Result) -> Against:
+def against(own: Result, baseline: Result) -> BesideBaseline:
     """The difference in per cent of the baseline."""
     one, other = own.mean, baseline.mean
     if one is None or other is None or not other:
-        return Against("", "same")
+        return BesideBaseline("", "same")
     share = (one - other) / abs(other)
     noise = max(own.spread or 0.0, baseline.spread or 0.0)
     if abs(share) < 5e-4 or abs(one - other) <= noise:
         verdict: Literal["better", "worse", "same"] = "same"
     else:
         verdict = "better" if (share < 0) == (own.better == "less") else "worse"
-    return Against(per_cent(share), verdict)
+    return BesideBaseline(per_cent(share), verdict)
 
 
 def results_of(group: RunGroup) -> list[Result]:

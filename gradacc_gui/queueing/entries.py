@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Literal, TypeAlias, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -24,6 +24,7 @@ from gradacc_gui.session.following import head
 from trainer_backend.errors import RunDirectoryError, UsageError
 from trainer_backend.private_files import check_private, home, make_private, private_opener, sync
 from trainer_backend.run_directory import RunDirectory, runs_folder
+from trainer_backend.run_facts import RunState
 
 SUFFIX: Final = ".json"
 GAP: Final = 1 << 20
@@ -32,11 +33,12 @@ LARGEST_BYTES: Final = 64 * 1024
 KEPT_DONE: Final = 200
 _NEVER_WAIT: Final[int] = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
 
-Outcome: TypeAlias = Literal["finished", "stopped", "failed", "interrupted", "refused"]
-GOOD: Final[frozenset[Outcome]] = frozenset(("finished", "stopped"))
+REFUSED: Final = "refused"
+"""How an entry ended that never became a run; the others ended as their runs did (`RunState`)."""
+GOOD: Final = frozenset((RunState.FINISHED.value, RunState.STOPPED.value))
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class QueueEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A run that shall be started once a device is free."""
 
     run: str
@@ -56,17 +58,18 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return RunDirectory(runs_folder() / self.run)
 
 
-class Done(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EndedEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An entry that has left the queue."""
 
     run: str
-    outcome: Outcome
+    outcome: str
+    """The state that its run ended in, or REFUSED."""
     done_at: float
     reason: str = ""
     """Why it was refused, or how it ended, as a sentence or one of the trainer's codes."""
 
 
-class Unreadable(msgspec.Struct, frozen=True):
+class OddEntry(msgspec.Struct, frozen=True):
     """A file in the queue that is no entry."""
 
     path: Path
@@ -115,24 +118,24 @@ class Queue:
 
     # ------------------------------------------------------------------------------- reading
 
-    def waiting(self) -> list[Entry]:
+    def waiting(self) -> list[QueueEntry]:
         """What waits, in order."""
         return list(self._places())
 
-    def running(self) -> list[Entry]:
+    def running(self) -> list[QueueEntry]:
         """What was taken and has not ended, oldest first."""
         found = (self._entry(path) for path in _files(self._running))
-        return sorted((entry for entry in found if isinstance(entry, Entry)), key=lambda e: e.queued_at)
+        return sorted((entry for entry in found if isinstance(entry, QueueEntry)), key=lambda e: e.queued_at)
 
-    def unreadable(self) -> list[Unreadable]:
+    def unreadable(self) -> list[OddEntry]:
         """Files that lie where entries do and are none."""
         found = (self._entry(path) for folder in (self._waiting, self._running) for path in _files(folder))
-        return [entry for entry in found if isinstance(entry, Unreadable)]
+        return [entry for entry in found if isinstance(entry, OddEntry)]
 
-    def done(self) -> list[Done]:
+    def done(self) -> list[EndedEntry]:
         """What has left the queue, newest first; the last `KEPT_DONE` are kept."""
-        found = (_decoded(path, Done) for path in _files(self._done))
-        return sorted((one for one in found if isinstance(one, Done)), key=lambda one: -one.done_at)
+        found = (_decoded(path, EndedEntry) for path in _files(self._done))
+        return sorted((one for one in found if isinstance(one, EndedEntry)), key=lambda one: -one.done_at)
 
     def settings(self) -> QueueSettings:
         """How the queue works now; as at first where nothing was set, or what was set cannot be read."""
@@ -150,7 +153,7 @@ class Queue:
         names = [entry.run for entry in self.waiting()]
         return names.index(run) + 1 if run in names else None
 
-    def find(self, text: str) -> Entry:
+    def find(self, text: str) -> QueueEntry:
         """The waiting entry that `text` names: its place, or its run's id, a unique prefix of it, or name.
 
         Raises UsageError.
@@ -174,7 +177,7 @@ class Queue:
 
     # ------------------------------------------------------------------------------ changing
 
-    def add(self, run: RunDirectory, python: str, *, asked_by: str, first: bool = False) -> Entry:
+    def add(self, run: RunDirectory, python: str, *, asked_by: str, first: bool = False) -> QueueEntry:
         """Put a run that is not live at the queue's end, or `first`. Raises UsageError, RunDirectoryError."""
         if run.path.parent != runs_folder().absolute():
             message = f"{run.path} is not in {runs_folder()}. Only runs that are stored there can be queued."
@@ -189,7 +192,7 @@ class Queue:
         for left in (self._running, self._done):  # of an earlier time in the queue
             (left / f"{run.id}{SUFFIX}").unlink(missing_ok=True)
         log_bytes = run.log_path.stat().st_size if run.log_path.is_file() else 0
-        entry = Entry(
+        entry = QueueEntry(
             run=run.id, python=python, queued_at=time.time(), asked_by=asked_by, head=head(run),
             log_bytes=log_bytes,
         )  # fmt: skip
@@ -234,7 +237,7 @@ class Queue:
 
     # ---------------------------------------------------------------------- the runner's side
 
-    def take(self, entry: Entry) -> bool:
+    def take(self, entry: QueueEntry) -> bool:
         """Move an entry from waiting to running; False when somebody else moved or removed it meanwhile."""
         for other, path in self._places().items():
             if other == entry:
@@ -245,39 +248,41 @@ class Queue:
                 return True
         return False
 
-    def finish(self, entry: Entry, outcome: Outcome, reason: str = "") -> None:
+    def finish(self, entry: QueueEntry, outcome: str, reason: str = "") -> None:
         """An entry has ended. Killed in between, it is judged again, and written again."""
         name = f"{entry.run}{SUFFIX}"
-        _write(self._done / name, Done(run=entry.run, outcome=outcome, done_at=time.time(), reason=reason))
+        _write(
+            self._done / name, EndedEntry(run=entry.run, outcome=outcome, done_at=time.time(), reason=reason)
+        )
         (self._running / name).unlink(missing_ok=True)
         for old in self.done()[KEPT_DONE:]:
             (self._done / f"{old.run}{SUFFIX}").unlink(missing_ok=True)
 
-    def set_aside(self, bad: Unreadable) -> None:
+    def set_aside(self, bad: OddEntry) -> None:
         """Put what is no entry out of the way; it is never deleted."""
         with suppress(OSError):
             bad.path.rename(self.folder / f"{bad.path.name}.aside")
 
     # ------------------------------------------------------------------------------- within
 
-    def _places(self) -> dict[Entry, Path]:
+    def _places(self) -> dict[QueueEntry, Path]:
         """Waiting entries in order, each run once: two windows may have added it at the same moment."""
-        found: dict[Entry, Path] = {}
+        found: dict[QueueEntry, Path] = {}
         seen: set[str] = set()
         for path in sorted(_files(self._waiting)):
             entry = self._entry(path)
-            if isinstance(entry, Entry) and entry.run not in seen:
+            if isinstance(entry, QueueEntry) and entry.run not in seen:
                 seen.add(entry.run)
                 found[entry] = path
         return found
 
     @staticmethod
-    def _entry(path: Path) -> Entry | Unreadable:
-        entry = _decoded(path, Entry)
-        if isinstance(entry, Unreadable):
+    def _entry(path: Path) -> QueueEntry | OddEntry:
+        entry = _decoded(path, QueueEntry)
+        if isinstance(entry, OddEntry):
             return entry
         if _run_of(path) != entry.run or entry.run != Path(entry.run).name or entry.run.startswith("."):
-            return Unreadable(path, f"it names the run {entry.run!r}, and its file another")
+            return OddEntry(path, f"it names the run {entry.run!r}, and its file another")
         return entry
 
     def _renumber(self, order: list[Path]) -> None:
@@ -302,22 +307,22 @@ def _files(folder: Path) -> Iterator[Path]:
             yield Path(entry.path)
 
 
-def _decoded(path: Path, kind: type[T]) -> T | Unreadable:
+def _decoded(path: Path, kind: type[T]) -> T | OddEntry:
     """A file as `kind`, whatever lies there: nothing here waits or raises."""
     try:
         handle = os.open(path, os.O_RDONLY | _NEVER_WAIT)
         with os.fdopen(handle, "rb") as file:
             status = os.fstat(handle)
             if not stat.S_ISREG(status.st_mode):
-                return Unreadable(path, "it is not a regular file")
+                return OddEntry(path, "it is not a regular file")
             if os.name != "nt" and status.st_uid != os.geteuid():
-                return Unreadable(path, "it belongs to another user")
+                return OddEntry(path, "it belongs to another user")
             content = file.read(LARGEST_BYTES + 1)
         if len(content) > LARGEST_BYTES:
-            return Unreadable(path, f"it is larger than {LARGEST_BYTES} bytes")
+            return OddEntry(path, f"it is larger than {LARGEST_BYTES} bytes")
         return msgspec.json.decode(content, type=kind)
     except (OSError, ValueError, RecursionError) as error:
-        return Unreadable(path, str(error) or type(error).__name__)
+        return OddEntry(path, str(error) or type(error).__name__)
 
 
 def _write(path: Path, value: msgspec.Struct) -> None:

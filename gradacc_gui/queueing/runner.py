@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from gradacc_gui.queueing import slots
-from gradacc_gui.queueing.entries import GOOD, Entry, Outcome, Queue
+from gradacc_gui.queueing.entries import GOOD, REFUSED, Queue, QueueEntry
+from gradacc_gui.session.detached_process import DetachedProcess
 from gradacc_gui.session.following import head
 from gradacc_gui.session.interpreter import cleaned_environment, probe
 from gradacc_gui.session.launch import Launch, detached, start, tail
@@ -70,7 +71,7 @@ class Runner:
             if device is not None and self.queue.take(entry):
                 self._start(entry, device)
 
-    def _free_device(self, entry: Entry) -> str | None:
+    def _free_device(self, entry: QueueEntry) -> str | None:
         """The device on which an entry's run can be started now; None while all of them are taken."""
         settings = self.queue.settings()
         asked = slots.wanted(entry.directory.recipe_value("run.device"))
@@ -79,7 +80,7 @@ class Runner:
         live = [*ours, *others]
         return slots.free_device(asked, live, cpu_runs=settings.cpu_runs, kept_free=settings.kept_free)
 
-    def _started_ones(self, besides: Entry) -> list[slots.Taken]:
+    def _started_ones(self, besides: QueueEntry) -> list[slots.TakenDevices]:
         """Runs of the queue that have a device, also those whose trainers do not hold their locks yet."""
         found = []
         for entry in self.queue.running():
@@ -87,12 +88,14 @@ class Runner:
             if entry == besides:
                 continue
             if started is not None:
-                found.append(slots.Taken(entry.directory, entry.run, (started.device,)))
+                found.append(slots.TakenDevices(entry.directory, entry.run, (started.device,)))
             elif summarise(entry.directory).state is RunState.LOADING:  # by a runner that was killed since
-                found.append(slots.Taken(entry.directory, entry.run, slots.devices_of(entry.directory)))
+                found.append(
+                    slots.TakenDevices(entry.directory, entry.run, slots.devices_of(entry.directory))
+                )
         return found
 
-    def _start(self, entry: Entry, device: str) -> None:
+    def _start(self, entry: QueueEntry, device: str) -> None:
         """Start an entry's run. What cannot be started leaves the queue, with the reason."""
         run = entry.directory
         try:
@@ -104,19 +107,19 @@ class Runner:
             launch = start(run, probe(entry.python).check(), device=other)
             self._launches[entry.run] = _Started(launch, device)
         except GradaccError as error:
-            self._finish(entry, "refused", str(error))
+            self._finish(entry, REFUSED, str(error))
             return
         _say(f"started {entry.run} on {device}")
 
     # --------------------------------------------------------------------------- looking after
 
-    def _look_after(self, entry: Entry) -> None:
+    def _look_after(self, entry: QueueEntry) -> None:
         """See how a run that was taken is doing; start it if nobody has."""
         run = entry.directory
         started = self._launches.get(entry.run)
         died = started.launch.poll() if started is not None else None  # reaps it
         if not run.path.is_dir():
-            self._finish(entry, "refused", f"The run {entry.run} was deleted.")
+            self._finish(entry, REFUSED, f"The run {entry.run} was deleted.")
             return
         summary = summarise(run)
         if summary.state.is_alive:
@@ -133,12 +136,14 @@ class Runner:
                 self._start(entry, device)
             return
         if summary.state is RunState.INTERRUPTED and not _has_spoken(entry):
-            self._finish(entry, "failed", died.sentence() if died is not None else summary.reason)
+            self._finish(
+                entry, RunState.FAILED.value, died.sentence() if died is not None else summary.reason
+            )
             return
         seal_ended([summary])
-        self._finish(entry, _OUTCOMES.get(summary.state, "interrupted"), summary.reason)
+        self._finish(entry, _outcome(summary.state), summary.reason)
 
-    def _finish(self, entry: Entry, outcome: Outcome, reason: str = "") -> None:
+    def _finish(self, entry: QueueEntry, outcome: str, reason: str = "") -> None:
         self._launches.pop(entry.run, None)
         _say(f"{entry.run}: {outcome}" + (f": {reason}" if reason else ""))
         self.queue.finish(entry, outcome, reason)
@@ -146,21 +151,24 @@ class Runner:
             self.queue.change(paused=True, why_paused=f"{entry.run}: {outcome}")
 
 
-_OUTCOMES: Final[dict[RunState, Outcome]] = {
-    RunState.FINISHED: "finished",
-    RunState.STOPPED: "stopped",
-    RunState.FAILED: "failed",
-    RunState.DAMAGED: "refused",
-}
+def _outcome(state: RunState) -> str:
+    """How an entry ended whose trainer is gone: as its run did; interrupted if its journal has no end."""
+    match state:
+        case RunState.FINISHED | RunState.STOPPED | RunState.FAILED:
+            return state.value
+        case RunState.DAMAGED:
+            return REFUSED
+        case _:
+            return RunState.INTERRUPTED.value
 
 
-def _was_started(entry: Entry) -> bool:
+def _was_started(entry: QueueEntry) -> bool:
     """Whether a trainer was started for an entry since it was queued."""
     # The first line says that a trainer will be started, the second which process it is.
     return _has_spoken(entry) or len(tail(entry.directory.log_path, since=entry.log_bytes)) > 1
 
 
-def _has_spoken(entry: Entry) -> bool:
+def _has_spoken(entry: QueueEntry) -> bool:
     """Whether a trainer wrote into the journal since the entry was queued."""
     try:
         return head(entry.directory) > entry.head
@@ -168,7 +176,7 @@ def _has_spoken(entry: Entry) -> bool:
         return True
 
 
-def _went_down_with_the_machine(entry: Entry) -> bool:
+def _went_down_with_the_machine(entry: QueueEntry) -> bool:
     """Whether the trainer was another boot's of this machine: a reboot is nobody's wish."""
     named, here = entry.directory.holder(), holder_of(os.getpid())
     if named is None or not named.boot_id or not here.boot_id:
@@ -216,7 +224,7 @@ def ensure_runner(queue: Queue | None = None) -> bool:
         if queue.log_path.is_file() and queue.log_path.stat().st_size > LARGEST_LOG:
             queue.log_path.replace(queue.log_path.with_suffix(".old.log"))
         with open(queue.log_path, "ab", opener=private_opener) as log:
-            process = subprocess.Popen(
+            process = DetachedProcess(
                 [sys.executable, "-P", "-m", "gradacc_gui.queueing.runner"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -233,7 +241,7 @@ def ensure_runner(queue: Queue | None = None) -> bool:
     return True
 
 
-_runners: list[subprocess.Popen[bytes]] = []
+_runners: list[DetachedProcess] = []
 """Runners that this process started: reaped once they have ended, and never waited for."""
 
 
@@ -247,7 +255,7 @@ def leave_runners() -> None:
     """Let go of the runners, which go on; for a process that ends before them."""
     reap_runners()
     for process in _runners:
-        process.returncode = 0  # Popen warns of a child that still runs when it is dropped
+        process.leave()
     _runners.clear()
 
 

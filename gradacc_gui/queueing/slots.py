@@ -18,7 +18,7 @@ from trainer_backend.run_directory import RunDirectory, all_runs
 CPU: Final = "cpu"
 
 
-class Taken(msgspec.Struct, frozen=True):
+class TakenDevices(msgspec.Struct, frozen=True):
     """A live run, and the devices that it has."""
 
     run: RunDirectory
@@ -54,9 +54,11 @@ def wanted(device: object) -> tuple[str, ...]:
             return cuda_devices() or (("mps",) if sys.platform == "darwin" else (CPU,))
 
 
-def taken() -> list[Taken]:
+def taken() -> list[TakenDevices]:
     """Every live run with its devices, queued or not."""
-    return [Taken(run, run.asked_name or run.id, devices_of(run)) for run in all_runs() if run.is_alive()]
+    return [
+        TakenDevices(run, run.asked_name or run.id, devices_of(run)) for run in all_runs() if run.is_alive()
+    ]
 
 
 def devices_of(run: RunDirectory) -> tuple[str, ...]:
@@ -73,7 +75,7 @@ def devices_of(run: RunDirectory) -> tuple[str, ...]:
 
 
 def free_device(
-    asked: Iterable[str], live: Iterable[Taken], *, cpu_runs: int = 1, kept_free: Iterable[str] = ()
+    asked: Iterable[str], live: Iterable[TakenDevices], *, cpu_runs: int = 1, kept_free: Iterable[str] = ()
 ) -> str | None:
     """The first of `asked` that is free; None when all are taken."""
     counts = _counts(live)
@@ -85,13 +87,13 @@ def free_device(
     return None
 
 
-def in_the_way(asked: Iterable[str], live: Iterable[Taken]) -> Taken | None:
+def in_the_way(asked: Iterable[str], live: Iterable[TakenDevices]) -> TakenDevices | None:
     """A live run that has one of these devices; None when there is none."""
     wanted_devices = set(asked)
     return next((one for one in live if wanted_devices & set(one.devices)), None)
 
 
-def _counts(live: Iterable[Taken]) -> Mapping[str, int]:
+def _counts(live: Iterable[TakenDevices]) -> Mapping[str, int]:
     counts: dict[str, int] = {}
     for one in live:
         for device in one.devices:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from gradacc_gui.queueing import slots
-from gradacc_gui.queueing.entries import Done, Entry, Queue, QueueSettings
-from gradacc_gui.queueing.slots import Taken
+from gradacc_gui.queueing.entries import EndedEntry, Queue, QueueEntry, QueueSettings
+from gradacc_gui.queueing.slots import TakenDevices
 from gradacc_gui.words import tr
 from trainer_backend.errors import GradaccError
 
@@ -16,7 +16,7 @@ from trainer_backend.errors import GradaccError
 class WaitingRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run in the queue, as it is shown."""
 
-    entry: Entry
+    entry: QueueEntry
     name: str
     place: int
     waits_for: str
@@ -33,7 +33,7 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     running: tuple[str, ...] = ()
     """Ids of the runs that the queue started and that have not ended."""
     waiting: tuple[WaitingRun, ...] = ()
-    done: tuple[Done, ...] = ()
+    done: tuple[EndedEntry, ...] = ()
 
 
 def look(queue: Queue | None = None) -> QueueView:
@@ -50,7 +50,7 @@ def look(queue: Queue | None = None) -> QueueView:
 
 
 def _waiting_runs(
-    entries: Sequence[Entry], settings: QueueSettings, live: list[Taken]
+    entries: Sequence[QueueEntry], settings: QueueSettings, live: list[TakenDevices]
 ) -> Iterator[WaitingRun]:
     """Each with what it waits for: a live run, or one that stands before it."""
     for place, entry in enumerate(entries, 1):
@@ -65,20 +65,20 @@ def _waiting_runs(
             unstarted=is_unstarted(entry),
         )
         if not fault and (device := _free_device(entry, settings, live)) is not None:
-            live = [*live, Taken(entry.directory, name, (device,))]
+            live = [*live, TakenDevices(entry.directory, name, (device,))]
 
 
-def _free_device(entry: Entry, settings: QueueSettings, live: Sequence[Taken]) -> str | None:
+def _free_device(entry: QueueEntry, settings: QueueSettings, live: Sequence[TakenDevices]) -> str | None:
     asked = slots.wanted(entry.directory.recipe_value("run.device"))
     return slots.free_device(asked, live, cpu_runs=settings.cpu_runs, kept_free=settings.kept_free)
 
 
-def is_unstarted(entry: Entry) -> bool:
+def is_unstarted(entry: QueueEntry) -> bool:
     """Whether a waiting run was never trained at all."""
     return entry.head == 0 and not entry.directory.journal_path.exists()
 
 
-def _why_it_waits(entry: Entry, settings: QueueSettings, live: Sequence[Taken]) -> str:
+def _why_it_waits(entry: QueueEntry, settings: QueueSettings, live: Sequence[TakenDevices]) -> str:
     if settings.paused:
         return tr("waits: the queue is paused")
     asked = slots.wanted(entry.directory.recipe_value("run.device"))
@@ -92,7 +92,7 @@ def _why_it_waits(entry: Entry, settings: QueueSettings, live: Sequence[Taken]) 
     return tr("waits for {device} ({name})").format(device=devices, name=other.name if other else "")
 
 
-def _fault(entry: Entry) -> str:
+def _fault(entry: QueueEntry) -> str:
     """Why a waiting run cannot be started; empty when it can."""
     run = entry.directory
     if not run.path.is_dir():

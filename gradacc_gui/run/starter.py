@@ -10,7 +10,7 @@ import msgspec
 
 from gradacc_gui.person import person
 from gradacc_gui.queueing import slots
-from gradacc_gui.queueing.entries import Entry, Queue
+from gradacc_gui.queueing.entries import Queue, QueueEntry
 from gradacc_gui.queueing.runner import ensure_runner
 from gradacc_gui.queueing.waiting import shown
 from gradacc_gui.session.interpreter import Install, Interpreter, installs, probe
@@ -96,7 +96,7 @@ def recipe_of(request: StartRequest) -> Recipe:
     return recipe_from_document(parse_document(request.text, where), folder=Path(request.folder), where=where)
 
 
-def begin(request: StartRequest, prepared: ReadyInterpreter) -> Launch | Entry:
+def begin(request: StartRequest, prepared: ReadyInterpreter) -> Launch | QueueEntry:
     """Install what is missing, make the run's directory, start the trainer or queue the run.
 
     Raises GradaccError. Waits.

@@ -22,6 +22,7 @@ from typing import Any, Final
 import msgspec
 
 from gradacc_gui.recipe.data_facts import DataQuestion, inspect_data
+from gradacc_gui.session.detached_process import DetachedProcess
 from gradacc_gui.session.interpreter import (
     NO_CONSOLE,
     Interpreter,
@@ -84,7 +85,7 @@ class Died(msgspec.Struct, frozen=True, kw_only=True):
 class Launch:
     """A trainer that this process started. Dropping it leaves the trainer alone."""
 
-    def __init__(self, run: RunDirectory, process: subprocess.Popen[bytes], log_offset: int) -> None:
+    def __init__(self, run: RunDirectory, process: DetachedProcess, log_offset: int) -> None:
         self.run = run
         self.pid = process.pid
         self.started_at = time.time()
@@ -106,9 +107,7 @@ class Launch:
 
     def leave(self) -> None:
         """Let go of the trainer, which goes on; for a process that ends before it."""
-        # Popen warns of a child that still runs when it is dropped; here that is the purpose.
-        if self._process.returncode is None:
-            self._process.returncode = 0
+        self._process.leave()
 
 
 def start(
@@ -146,7 +145,7 @@ def start(
     offset = _begin_log(run, interpreter)
     try:
         with open(run.log_path, "ab", opener=private_opener) as log:
-            process = subprocess.Popen(
+            process = DetachedProcess(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -24,7 +24,7 @@ from PySide6.QtWidgets import (
 )
 
 from gradacc_gui.assets import asset
-from gradacc_gui.queueing.entries import Entry, Queue
+from gradacc_gui.queueing.entries import Queue, QueueEntry
 from gradacc_gui.queueing.runner import ensure_runner, leave_runners, reap_runners
 from gradacc_gui.queueing.waiting import QueueView, WaitingRun, look
 from gradacc_gui.remembered import Preferences
@@ -312,7 +312,7 @@ class MainWindow(QMainWindow):
     def _began(self, launch: Launch) -> None:
         self.open_run(launch.run, launch)
 
-    def _queued(self, entry: Entry) -> None:
+    def _queued(self, entry: QueueEntry) -> None:
         self.live.set_starting(False)
         self.show_page("runs")
         self.runs.queue_panel.tell(

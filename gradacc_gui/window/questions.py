@@ -9,7 +9,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QCheckBox, QMessageBox, QWidget
 
 from gradacc_gui.ending_words import ending_cost
-from gradacc_gui.queueing.entries import Entry
+from gradacc_gui.queueing.entries import QueueEntry
 from gradacc_gui.remembered import Preferences
 from gradacc_gui.run import starter
 from gradacc_gui.run.attachment import Attachment
@@ -26,7 +26,7 @@ class Starts:
         window: QWidget,
         background: Background,
         began: Callable[[Launch], None],
-        queued: Callable[[Entry], None],
+        queued: Callable[[QueueEntry], None],
         failed: Callable[[str], None],
     ) -> None:
         self._window, self._background = window, background
@@ -116,9 +116,9 @@ class Starts:
     def _begin(self, request: starter.StartRequest, found: starter.ReadyInterpreter) -> None:
         self._background.submit(lambda: starter.begin(request, found), self._began, self._failed)
 
-    def _began(self, begun: Launch | Entry) -> None:
+    def _began(self, begun: Launch | QueueEntry) -> None:
         self._give_up()
-        if isinstance(begun, Entry):
+        if isinstance(begun, QueueEntry):
             self._tell_queued(begun)
         else:
             self._tell_began(begun)

@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from gradacc_gui.queueing.entries import GOOD, Done, Queue
+from gradacc_gui.queueing.entries import GOOD, EndedEntry, Queue
 from gradacc_gui.queueing.waiting import QueueView, WaitingRun
 from gradacc_gui.run.header_state import STATE_WORDS
 from gradacc_gui.run.numbers import count
@@ -340,7 +340,7 @@ def _waiting(one: WaitingRun) -> Line:
     return Line((f"{one.place}  {one.name}", one.waits_for, "", "bad" if one.skipped else "muted"))
 
 
-def _done(one: Done, summary: RunSummary | None) -> Line:
+def _done(one: EndedEntry, summary: RunSummary | None) -> Line:
     name = summary.name if summary is not None else one.run
     word = tr(_OUTCOMES[one.outcome])
     if one.outcome in GOOD:

@@ -10,12 +10,12 @@ from typing import Any
 
 from pytestqt.qtbot import QtBot
 
+from gradacc_gui.store.past import CHARTED
 from gradacc_gui.window.main_window import MainWindow
 from tests.end2end.hand import Hand
 from tests.support.trainers import Trainer, events, make_probe, records
 from tests.support.window_process import WindowProcess
 from trainer_backend.protocol import (
-    MEASUREMENTS,
     AccumulationChanged,
     AnyEvent,
     CommandAccepted,
@@ -40,10 +40,10 @@ def _begins_a_window(event: AnyEvent) -> bool:
 
 
 def numbers_in(window: MainWindow) -> list[int]:
-    """The seq of every event in a window's store."""
+    """The seq of every fact and of every charted measurement in a window's store."""
     assert window.run is not None
     store = window.run.store
-    rows = [number for kind in MEASUREMENTS for number in store.track(kind).tail("seq", 1_000_000).tolist()]
+    rows = [number for kind in CHARTED for number in store.track(kind).tail("seq", 1_000_000).tolist()]
     return sorted([int(number) for number in rows] + [fact.seq for fact in store.facts])
 
 

@@ -18,15 +18,15 @@ from trainer_backend.run_directory import RunDirectory, checkpoints_in
 from trainer_backend.trying.opened_run import open_run
 from trainer_backend.trying.try_command import main
 from trainer_backend.trying.try_messages import (
+    Answered,
+    AnswerPart,
     AnyTryMessage,
-    Done,
     HandedOver,
     HandOver,
     Look,
     Opened,
-    Piece,
+    PictureClasses,
     Prompt,
-    Seen,
     TryRefused,
     Written,
     decode_try,
@@ -82,9 +82,9 @@ def test_the_run_and_its_base_answer_side_by_side_as_the_data_are_posed(lora: Ru
     assert base.tokens <= 12
     last = max((lora.path / "artifacts").rglob("samples.txt"))
     assert last.read_text("utf-8") == f"{ROSE}\n\n{run.text}"
-    pieces = "".join(piece.text for piece in of(Piece, found) if piece.who == "run")
+    pieces = "".join(piece.text for piece in of(AnswerPart, found) if piece.who == "run")
     assert pieces == run.text
-    assert isinstance(found[-1], Done)
+    assert isinstance(found[-1], Answered)
 
 
 def test_each_question_is_answered_or_refused_and_the_next_one_still_comes(lora: RunDirectory) -> None:
@@ -103,7 +103,7 @@ def test_each_question_is_answered_or_refused_and_the_next_one_still_comes(lora:
     (run,) = of(Written, found)
     assert not run.ended
     assert run.tokens == 3
-    assert len(of(Done, found)) == 4
+    assert len(of(Answered, found)) == 4
 
 
 def test_weights_are_handed_over_with_the_command_for_gguf(lora: RunDirectory, tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_classifier_says_what_a_picture_shows(tmp_path: Path, capsys: pytest.C
     (tmp_path / "no.png").write_text("text", encoding="utf-8")
     picture = next((tmp_path / "digits").rglob("*.png"))
     found = asked(run, Look(path=str(picture)), Look(path=str(tmp_path / "no.png")), Prompt(text="a"))
-    (seen,) = of(Seen, found)
+    (seen,) = of(PictureClasses, found)
     assert abs(sum(share for _, share in seen.shares) - 1) < 1e-5
     assert len(seen.shares) == 10
     sentences = [message.message for message in of(TryRefused, found)]

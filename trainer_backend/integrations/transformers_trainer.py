@@ -18,16 +18,16 @@ IGNORED: Final = -100
 """The library's own mark of a label without a loss."""
 
 
-def watch_transformers(trainer: Any, *, name: str = "", parent: Path | None = None) -> Watcher:  # noqa: ANN401
+def watch_transformers(trainer: Any, *, name: str = "", parent: Path | None = None) -> TrainerCallbackWatcher:  # noqa: ANN401
     """Watch a Trainer for one `trainer.train()`, which is the run; afterwards the Trainer is as before."""
-    watcher = Watcher(trainer, name or trainer.args.run_name or "transformers", parent)
+    watcher = TrainerCallbackWatcher(trainer, name or trainer.args.run_name or "transformers", parent)
     trainer.add_callback(watcher)
     watcher.borrowed.replace(trainer, "training_step", watcher.watched_step)
     watcher.borrowed.replace(trainer, "train", watcher.watched_train)
     return watcher
 
 
-class Watcher(transformers.TrainerCallback):  # type: ignore[misc]  # the library ships no types
+class TrainerCallbackWatcher(transformers.TrainerCallback):  # type: ignore[misc]  # the library ships no types
     """One Trainer's callback. `recorder` is there from `train()` on."""
 
     def __init__(self, trainer: Any, name: str, parent: Path | None) -> None:  # noqa: ANN401

@@ -16,7 +16,7 @@ import torch
 from trainer_backend.config import RunConfig
 from trainer_backend.errors import GradaccError
 from trainer_backend.preflight.check_words import WHAT_BECAME
-from trainer_backend.preflight.findings import Change, Finding, FirstWindow, State
+from trainer_backend.preflight.findings import Amendment, Finding, FirstWindow, State
 from trainer_backend.preflight.first_window import DataRead
 from trainer_backend.protocol import Scalar
 from trainer_backend.schedule import horizon_of, warmup_samples_of
@@ -60,7 +60,7 @@ def _replaced(finding: Finding, duration_s: float) -> Finding:
     )
 
 
-def found(code: str, state: State = "ok", change: Change | None = None, **values: Scalar) -> Finding:
+def found(code: str, state: State = "ok", change: Amendment | None = None, **values: Scalar) -> Finding:
     """A finding with its values."""
     return Finding(code=code, state=state, values=values, change=change)
 
@@ -116,7 +116,7 @@ def check_ids(data: DataRead) -> Findings:
     yield found(
         "ids-beyond",
         "stop",
-        Change(key="task.resize_embedding", value=True),
+        Amendment(key="task.resize_embedding", value=True),
         place=encoded.source(first),
         token=repr(task.tokenizer.convert_ids_to_tokens(token)),
         highest=token,
@@ -153,7 +153,7 @@ def check_n(config: RunConfig, samples: int | None) -> Findings:
         return
     if effective > samples:
         size = config.accumulation.micro_batch_size
-        change = Change(key="accumulation.gradient_accumulation_steps", value=max(1, samples // size))
+        change = Amendment(key="accumulation.gradient_accumulation_steps", value=max(1, samples // size))
         if config.accumulation.tail == "drop":
             yield found("n-drops-all", "stop", change, effective=effective, samples=samples)
         else:
@@ -178,7 +178,7 @@ def check_warmup(config: RunConfig, samples: int | None) -> Findings:
     if not warmup:
         yield found("warmup-none")
     elif horizon is not None and warmup > horizon:
-        change = Change(key="schedule.warmup_samples", value=horizon // 10)
+        change = Amendment(key="schedule.warmup_samples", value=horizon // 10)
         asked = config.schedule
         by_samples = asked.warmup_steps is None and not asked.warmup_ratio
         yield found(

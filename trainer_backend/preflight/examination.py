@@ -19,10 +19,10 @@ from trainer_backend.preflight.findings import (
     CheckProgress,
     CheckReport,
     ClassShares,
+    DataDecisions,
     Finding,
     FirstWindow,
     PictureValues,
-    Said,
 )
 from trainer_backend.preflight.first_window import DataRead, Heard, first_window, read_data
 from trainer_backend.recipe import Recipe
@@ -111,7 +111,9 @@ class Examination:
             return None
         self._tell(self._window)
         self._count_classes(data, read_s)
-        self._tell(Said(sentences=tuple(warning_sentence(code, values) for code, values in self._heard)))
+        self._tell(
+            DataDecisions(sentences=tuple(warning_sentence(code, values) for code, values in self._heard))
+        )
         self._put_all(self._dated(data_checks.check_records(data, self._window), read_s))
         return data
 

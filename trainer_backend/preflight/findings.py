@@ -32,7 +32,7 @@ class CheckFailed(CheckMessage, frozen=True, kw_only=True):
     message: str
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class Amendment(msgspec.Struct, frozen=True, kw_only=True):
     """A value of the recipe that would mend what was found."""
 
     key: str
@@ -47,7 +47,7 @@ class Finding(CheckMessage, frozen=True, kw_only=True):
     values: dict[str, Scalar] = {}
     duration_s: float = 0.0
     """What the check took."""
-    change: Change | None = None
+    change: Amendment | None = None
     """The one action that is offered."""
     may_be_accepted: bool = False
     """A stop that a person may overrule: it may be meant."""
@@ -202,7 +202,7 @@ class PictureValues(CheckMessage, frozen=True, kw_only=True):
     duration_s: float = 0.0
 
 
-class Said(CheckMessage, frozen=True, kw_only=True):
+class DataDecisions(CheckMessage, frozen=True, kw_only=True):
     """What was decided by itself while the data was read, and should be known."""
 
     sentences: tuple[str, ...]
@@ -237,7 +237,14 @@ class CheckReport(CheckMessage, frozen=True, kw_only=True):
 
 
 AnyCheckMessage: TypeAlias = (
-    CheckProgress | CheckFailed | Finding | FirstWindow | ClassShares | PictureValues | Said | CheckReport
+    CheckProgress
+    | CheckFailed
+    | Finding
+    | FirstWindow
+    | ClassShares
+    | PictureValues
+    | DataDecisions
+    | CheckReport
 )
 _decoder = msgspec.json.Decoder(AnyCheckMessage)
 

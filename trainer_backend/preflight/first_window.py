@@ -49,7 +49,7 @@ LIBRARIES: Final[Mapping[str, tuple[str, ...]]] = {
 """What each kind imports late, and takes seconds."""
 
 
-class Rows(Protocol):
+class WindowRows(Protocol):
     """Describes the micro-batches of one kind of task."""
 
     unit: str
@@ -78,7 +78,7 @@ class DataRead:
     stream: Stream
     samples: list[list[Any]]
     """What was collated, micro-batch by micro-batch, before it was collated."""
-    describer: Rows
+    describer: WindowRows
     heard: Heard
     batches: list[Collated] = dataclasses.field(default_factory=list)
     """The first micro-batches, for who tries the loss on them."""
@@ -144,10 +144,10 @@ def load_libraries(kind: str) -> None:
             importlib.import_module(name)
 
 
-def describer(recipe: Recipe, task: Any, datasets: Datasets, pictures: Path | None) -> Rows:  # noqa: ANN401
+def describer(recipe: Recipe, task: Any, datasets: Datasets, pictures: Path | None) -> WindowRows:  # noqa: ANN401
     """What describes micro-batches of the recipe's kind."""
     module, _, name = DESCRIBERS[recipe.config.kind].partition(":")
-    made: Callable[..., Rows] = getattr(importlib.import_module(module), name)
+    made: Callable[..., WindowRows] = getattr(importlib.import_module(module), name)
     return made(recipe.config, task, datasets, pictures)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer_backend.preflight.data_checks import found
-from trainer_backend.preflight.findings import Change, ClassShares, Finding, FirstWindow
+from trainer_backend.preflight.findings import Amendment, ClassShares, Finding, FirstWindow
 from trainer_backend.preflight.picture_rows import mask_shares, undecided_window
 from trainer_backend.recipe import Recipe
 from trainer_backend.tasks.built_in import unheard
@@ -29,10 +29,10 @@ def undecided(
         value = error.undecided[0]
         is_foreground = rules.classes == 2 and len(error.undecided) == 1 and 1 not in error.survey.pixels
         change = (
-            Change(key="data.mask_values", value={str(value): 1})
+            Amendment(key="data.mask_values", value={str(value): 1})
             if is_foreground
-            else Change(key="task.ignore_value", value=value)
+            else Amendment(key="task.ignore_value", value=value)
         )
         return found("masks-undecided", "stop", change, sentence=str(error), value=value), window, shares
-    change = Change(key="data.allow_missing_classes", value=True)
+    change = Amendment(key="data.allow_missing_classes", value=True)
     return found("classes-missing", "stop", change, sentence=str(error)), window, shares

@@ -12,7 +12,7 @@ import numpy as np
 
 from trainer_backend.errors import UsageError
 from trainer_backend.preflight.data_checks import Findings, found
-from trainer_backend.preflight.findings import Change, ClassShares, Finding, PictureValues
+from trainer_backend.preflight.findings import Amendment, ClassShares, Finding, PictureValues
 from trainer_backend.preflight.first_window import DataRead
 from trainer_backend.preflight.picture_rows import label_shares, mask_shares
 from trainer_backend.recipe import Recipe
@@ -134,14 +134,14 @@ def range_asked_for(recipe: Recipe, error: Exception) -> tuple[Finding, PictureV
     values = measured(picture_files(folder, "data", unheard), rules)
     if values is None:
         return None
-    change = Change(key="data.value_range", value=list(values.proposed))
+    change = Amendment(key="data.value_range", value=list(values.proposed))
     return found("range-unknown", "stop", change, sentence=str(error)), values
 
 
 def _check_values(data: DataRead, values: PictureValues | None) -> Findings:
     for code, said in data.heard:
         if code == "values-below-range" and values is not None:
-            change = Change(key="data.value_range", value=[0, said["range_high"]])
+            change = Amendment(key="data.value_range", value=[0, said["range_high"]])
             yield Finding(code="values-low", state="doubtful", values=said, change=change)
             return
     if values is None:

@@ -30,7 +30,7 @@ from trainer_backend.recipe import Recipe, entry_sha256
 from trainer_backend.run_directory import RunDirectory
 from trainer_backend.run_facts import RunFacts
 from trainer_backend.torchrun import (
-    Place,
+    RankPlace,
     announce,
     ended_before,
     failure_of_another,
@@ -70,7 +70,7 @@ def run_attempt(
     replay: bool = True,
     from_step: int | None = None,
     stale: Sequence[str] | None = None,
-    place: Place | None = None,
+    place: RankPlace | None = None,
 ) -> int:
     """Train in a run directory to the end, a stop or a failure; gives the exit code.
 
@@ -126,7 +126,7 @@ def run_attempt(
         return code
 
 
-def _lost(run: RunDirectory, place: Place, life: Lifecycle, error: RankLostError) -> int:
+def _lost(run: RunDirectory, place: RankPlace, life: Lifecycle, error: RankLostError) -> int:
     """Another rank's process ended: with a reason of its own, which ends the run, or without one."""
     told = failure_of_another(run, place)
     print_line(f"{run.id}: {error}")
@@ -245,7 +245,7 @@ def _train(
 
 
 def _training(
-    run: RunDirectory, recipe: Recipe, life: Lifecycle, steering: Steering, place: Place | None
+    run: RunDirectory, recipe: Recipe, life: Lifecycle, steering: Steering, place: RankPlace | None
 ) -> Training:
     """One process's, or rank 0's."""
     if place is None:
@@ -257,7 +257,7 @@ def _training(
     return RankedTraining(run, recipe, life, place, RankedSteering(place, steering))
 
 
-def follow(run: RunDirectory, recipe: Recipe, place: Place, *, from_step: int | None = None) -> int:
+def follow(run: RunDirectory, recipe: Recipe, place: RankPlace, *, from_step: int | None = None) -> int:
     """Train as one of the ranks behind rank 0, which alone writes; gives the exit code."""
     life = Lifecycle(is_ranked=True)
     life.writer = NoJournal()

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from trainer_backend.settings import Settings
-from trainer_backend.torchrun import Place
+from trainer_backend.torchrun import RankPlace
 from trainer_backend.trainer.steering import Pending, Steering, StopReason
 
 ROUND_S: Final = 0.05
@@ -50,7 +50,7 @@ class Talking(Protocol):
 class RankedSteering:
     """As `Steering`, told alike on all ranks. `own`: rank 0's, which has the inbox; None on the others."""
 
-    def __init__(self, place: Place, own: Steering | None) -> None:
+    def __init__(self, place: RankPlace, own: Steering | None) -> None:
         self._place = place
         self._own = own
         self.ranks: Talking | None = None

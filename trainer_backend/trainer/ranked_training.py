@@ -15,7 +15,7 @@ from trainer_backend.readings import Sampler
 from trainer_backend.recipe import Recipe
 from trainer_backend.run_directory import RunDirectory
 from trainer_backend.run_facts import RunFacts
-from trainer_backend.torchrun import Place
+from trainer_backend.torchrun import RankPlace
 from trainer_backend.trainer.assembly import Parts, assemble
 from trainer_backend.trainer.checkpoints import Checkpoints
 from trainer_backend.trainer.devices import choose_rank_device
@@ -35,7 +35,7 @@ class RankedTraining(Training):
     """As `Training`; every method is collective."""
 
     def __init__(
-        self, run: RunDirectory, recipe: Recipe, life: Lifecycle, place: Place, steering: RankedSteering
+        self, run: RunDirectory, recipe: Recipe, life: Lifecycle, place: RankPlace, steering: RankedSteering
     ) -> None:
         self._device = choose_rank_device(recipe.config.run.device, place.local_rank)
         self._world = join(place, recipe, self._device)

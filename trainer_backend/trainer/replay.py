@@ -14,7 +14,7 @@ import msgspec
 from trainer_backend.protocol import Scalar
 
 
-class Change(msgspec.Struct, frozen=True):
+class ReplayedSetting(msgspec.Struct, frozen=True):
     """A setting (the recipe's key, or CEILING) is `after` from the start of window `step` on."""
 
     step: int
@@ -28,13 +28,13 @@ class Change(msgspec.Struct, frozen=True):
 class RecordedChanges:
     """The changes that are still ahead."""
 
-    def __init__(self, changes: Iterable[Change] = ()) -> None:
+    def __init__(self, changes: Iterable[ReplayedSetting] = ()) -> None:
         self._changes = sorted(changes, key=lambda change: change.step)
 
     def __bool__(self) -> bool:
         return bool(self._changes)
 
-    def take(self, step: int) -> list[Change]:
+    def take(self, step: int) -> list[ReplayedSetting]:
         """The changes that hold from window `step` on."""
         due = [change for change in self._changes if change.step <= step]
         self._changes = self._changes[len(due) :]

@@ -36,7 +36,7 @@ from trainer_backend.trainer.loop import Loop
 from trainer_backend.trainer.noise import NoiseWatch
 from trainer_backend.trainer.provenance import Commit, versions
 from trainer_backend.trainer.ranked_steering import RankedSteering
-from trainer_backend.trainer.replay import Change, RecordedChanges
+from trainer_backend.trainer.replay import RecordedChanges, ReplayedSetting
 from trainer_backend.trainer.saving import Standing
 from trainer_backend.trainer.steering import Steering
 from trainer_backend.trainer.targets import judge
@@ -89,7 +89,7 @@ class Training:
         step = parts.accumulator.step
         place = None if standing is None else standing.journal
         changes = [
-            Change(fact.step, fact.key, fact.after, micro_batches=fact.micro_batches)
+            ReplayedSetting(fact.step, fact.key, fact.after, micro_batches=fact.micro_batches)
             for fact in facts.changes_ahead(step, place)
         ]
         wanted = [] if standing is None else asked_by_recipe(parts, standing)
@@ -239,12 +239,12 @@ class Training:
         )
 
 
-def asked_by_recipe(parts: Parts, standing: Standing) -> list[Change]:
+def asked_by_recipe(parts: Parts, standing: Standing) -> list[ReplayedSetting]:
     """What the recipe says otherwise than when the checkpoint was saved."""
     step = parts.accumulator.step + 1
     asked = recipe_changes(parts, standing)
     return [
-        Change(step, key, after, asked_by="recipe")
+        ReplayedSetting(step, key, after, asked_by="recipe")
         for key, (_, after) in differences(parts.settings, asked).items()
     ]
 

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from trainer_backend.engine.ranks import Ranks
 from trainer_backend.errors import GradaccError, RankFailedError, RankLostError, UsageError, WindowLeft
 from trainer_backend.recipe import Recipe
-from trainer_backend.torchrun import MEETING_S, Place, forget_announcements, loopback_only
+from trainer_backend.torchrun import MEETING_S, RankPlace, forget_announcements, loopback_only
 from trainer_backend.trainer.failures import described
 from trainer_backend.trainer.resume_check import DataFingerprint
 
@@ -32,7 +32,7 @@ CONTROL_TIMEOUT: Final = dt.timedelta(days=365)
 class World:
     """This rank's view of all of them."""
 
-    def __init__(self, place: Place, ranks: Ranks) -> None:
+    def __init__(self, place: RankPlace, ranks: Ranks) -> None:
         self.place = place
         self.ranks = ranks
 
@@ -102,7 +102,7 @@ class World:
             dist.destroy_process_group()
 
 
-def join(place: Place, recipe: Recipe, device: torch.device) -> World:
+def join(place: RankPlace, recipe: Recipe, device: torch.device) -> World:
     """Meet the other ranks. Raises RankLostError where they do not come, UsageError where they are unlike."""
     os.environ.update(loopback_only())
     backend = "nccl" if device.type == "cuda" else "gloo"
@@ -121,7 +121,7 @@ def join(place: Place, recipe: Recipe, device: torch.device) -> World:
     return world
 
 
-def _store(place: Place) -> Any:  # noqa: ANN401 - torch's own type
+def _store(place: RankPlace) -> Any:  # noqa: ANN401 - torch's own type
     """Where ranks of one machine find each other: a file."""
     store = dist.FileStore(place.store, place.size)  # type: ignore[attr-defined]  # torch does not name it in __all__
     store.set_timeout(dt.timedelta(seconds=MEETING_S))

@@ -18,16 +18,16 @@ import msgspec
 
 from trainer_backend.errors import GradaccError
 from trainer_backend.trying.try_messages import (
+    Answered,
+    AnswerPart,
     AnyQuestion,
     AnyTryMessage,
-    Done,
     HandedOver,
     HandOver,
     Look,
     Opened,
-    Piece,
+    PictureClasses,
     Prompt,
-    Seen,
     TryProgress,
     TryRefused,
     Who,
@@ -126,7 +126,7 @@ def _answer_all(run: Path, questions: Iterator[AnyQuestion] | Sequence[AnyQuesti
                 _answer(opened, question, Path(folder), teller.tell)
             except Exception as error:  # noqa: BLE001 - likewise
                 teller.tell(TryRefused(message=sentence(error)))
-            teller.tell(Done())
+            teller.tell(Answered())
     return 1 if teller.refused else 0
 
 
@@ -138,7 +138,7 @@ def _answer(opened: OpenedRun, question: AnyQuestion, folder: Path, tell: Tell) 
             tell(TryProgress(code="looking"))
             _check_takes(opened, "picture")
             shares, picture = opened.task.recognise(opened.model, Path(path).expanduser(), folder)
-            tell(Seen(shares=shares, picture="" if picture is None else str(picture)))
+            tell(PictureClasses(shares=shares, picture="" if picture is None else str(picture)))
         case HandOver(what=what, folder=target):
             from trainer_backend.trying.hand_over import hand_over  # noqa: PLC0415 - torch
 
@@ -194,7 +194,7 @@ def _written(opened: OpenedRun, who: Who, model: object, question: Prompt, tell:
         thinks=question.thinks,
         most_tokens=question.most_tokens,
         temperature=question.temperature,
-        on_text=lambda text: tell(Piece(who=who, text=text)),
+        on_text=lambda text: tell(AnswerPart(who=who, text=text)),
     )
     duration_s = time.perf_counter() - began
     return Written(who=who, text=found.text, tokens=found.tokens, duration_s=duration_s, ended=found.ended)
@@ -240,7 +240,7 @@ def said(message: AnyTryMessage) -> str:
             return f"Checkpoint of step {step:,}" + (f", on {device}" if device else "")
         case Written(who=who, text=text):
             return f"\n{'This run' if who == 'run' else 'Base model'}:\n{text}"
-        case Seen(shares=shares, picture=picture):
+        case PictureClasses(shares=shares, picture=picture):
             lines = [f"{share:7.1%}  {name}" for name, share in shares[:CLASSES_SHOWN]]
             return "\n".join([*lines, picture] if picture else lines)
         case HandedOver(folder=folder, size_bytes=size_bytes, commands=commands):
@@ -250,7 +250,7 @@ def said(message: AnyTryMessage) -> str:
             return "\n".join(lines)
         case TryRefused(message=words, who=who):
             return f"The base model gives no answer. {words}" if who == "base" else words
-        case TryProgress() | Piece() | Done():
+        case TryProgress() | AnswerPart() | Answered():
             return ""
         case _:
             assert_never(message)

@@ -74,7 +74,7 @@ class Opened(TryMessage, frozen=True, kw_only=True):
     exports: tuple[ExportKind, ...] = ()
 
 
-class Piece(TryMessage, frozen=True, kw_only=True):
+class AnswerPart(TryMessage, frozen=True, kw_only=True):
     """More of an answer."""
 
     who: Who
@@ -92,7 +92,7 @@ class Written(TryMessage, frozen=True, kw_only=True):
     """False: cut at the number of tokens that was allowed."""
 
 
-class Seen(TryMessage, frozen=True, kw_only=True):
+class PictureClasses(TryMessage, frozen=True, kw_only=True):
     """What a picture shows: shares of its classes, the largest first."""
 
     shares: tuple[tuple[str, float], ...]
@@ -118,11 +118,13 @@ class TryRefused(TryMessage, frozen=True, kw_only=True):
     """Whose answer is missing; None: all of it."""
 
 
-class Done(TryMessage, frozen=True, kw_only=True):
+class Answered(TryMessage, frozen=True, kw_only=True):
     """All that was asked is answered; the next question may come."""
 
 
-AnyTryMessage: TypeAlias = TryProgress | Opened | Piece | Written | Seen | HandedOver | TryRefused | Done
+AnyTryMessage: TypeAlias = (
+    TryProgress | Opened | AnswerPart | Written | PictureClasses | HandedOver | TryRefused | Answered
+)
 _decoder: Final = msgspec.json.Decoder(AnyTryMessage)
 _question_decoder: Final = msgspec.json.Decoder(AnyQuestion)
 

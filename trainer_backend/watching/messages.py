@@ -22,7 +22,7 @@ DEFAULT_TEMPLATE: Final = (
 """Slack, Mattermost and Discord's Slack address read "text"; the rest is for programs."""
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class RunMessage(msgspec.Struct, frozen=True, kw_only=True):
     """One message about a run."""
 
     text: str
@@ -40,7 +40,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
         return {name: getattr(self, name) for name in FIELDS}
 
 
-def message_of(event: Event, *, run: str, name: str, host: str) -> Message | None:
+def message_of(event: Event, *, run: str, name: str, host: str) -> RunMessage | None:
     """What a fact is worth telling; None for most facts."""
     match event:
         case AlertRaised():
@@ -54,7 +54,7 @@ def message_of(event: Event, *, run: str, name: str, host: str) -> Message | Non
             text, code = f"failed at step {event.step:,}: {event.reason}", event.code
         case _:
             return None
-    return Message(
+    return RunMessage(
         text=text, occasion=occasion, run=run, name=name, host=host, step=event.step,
         samples=event.samples_seen, code=code,
     )  # fmt: skip

@@ -22,7 +22,7 @@ import msgspec
 
 from trainer_backend.config import NotifySection
 from trainer_backend.protocol import AnyEvent, Event, Warned
-from trainer_backend.watching.messages import DEFAULT_TEMPLATE, Message, body_from, message_of
+from trainer_backend.watching.messages import DEFAULT_TEMPLATE, RunMessage, body_from, message_of
 
 THREAD_NAME: Final = "gradacc-notify"
 WEBHOOK_TIMEOUT_S: Final = 10.0
@@ -49,7 +49,7 @@ class Notifier:
         self._put = put
         self._about = {"run": run, "name": name, "host": host}
         self._timeout_s = webhook_timeout_s
-        self._waiting: queue.Queue[Message | None] = queue.Queue(MOST_WAITING)
+        self._waiting: queue.Queue[RunMessage | None] = queue.Queue(MOST_WAITING)
         self._told: set[str] = set()
         self._ended = self._given_up = False
         self._thread: threading.Thread | None = None
@@ -88,7 +88,7 @@ class Notifier:
             if self._asked.command:
                 self._try("command", self._call, message)
 
-    def _try(self, what: str, send: Callable[[Message], None], message: Message) -> None:
+    def _try(self, what: str, send: Callable[[RunMessage], None], message: RunMessage) -> None:
         try:
             send(message)
         except Exception as error:  # noqa: BLE001 - whatever a service or a command does must not end a run
@@ -103,14 +103,14 @@ class Notifier:
         else:
             self._put(Warned(code="notify-failed", values={"what": what, "reason": reason}))
 
-    def _post(self, message: Message) -> None:
+    def _post(self, message: RunMessage) -> None:
         body = body_from(self._asked.template or DEFAULT_TEMPLATE, message.values())
         head = {"Content-Type": "application/json", "User-Agent": "gradacc"}
         request = urllib.request.Request(self._asked.webhook, body, head, method="POST")  # noqa: S310 - checked: http(s)
         with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:  # noqa: S310
             answer.read(1000)
 
-    def _call(self, message: Message) -> None:
+    def _call(self, message: RunMessage) -> None:
         """The person's own command: the message in its environment and, as JSON, on its standard input."""
         told = {f"GRADACC_{name.upper()}": str(value) for name, value in message.values().items()}
         done = subprocess.run(

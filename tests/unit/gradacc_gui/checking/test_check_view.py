@@ -17,16 +17,16 @@ from gradacc_gui.checking.check_view import CheckView
 from gradacc_gui.checking.picture_tile import TileGrid
 from gradacc_gui.checking.token_flow import TokenFlow
 from trainer_backend.preflight.findings import (
-    Change,
+    Amendment,
     CheckProgress,
     CheckReport,
     ClassShares,
+    DataDecisions,
     Finding,
     FirstWindow,
     MicroBatchSeen,
     PictureRow,
     PictureValues,
-    Said,
     TokenRow,
     ValueShare,
 )
@@ -44,13 +44,13 @@ STOP = Finding(
     state="stop",
     values={"place": "a:1", "token": "'<x>'", "highest": 9, "rows": 8, "count": 1},
     duration_s=0.9,
-    change=Change(key="task.resize_embedding", value=True),
+    change=Amendment(key="task.resize_embedding", value=True),
 )
 DOUBT = Finding(
     code="n-exceeds",
     state="doubtful",
     values={"effective": 64, "samples": 20},
-    change=Change(key="accumulation.gradient_accumulation_steps", value=5),
+    change=Amendment(key="accumulation.gradient_accumulation_steps", value=5),
 )
 RIGHT = Finding(code="lengths-fit", state="ok", values={"longest": 5, "allowed": 64})
 MISSING = Finding(
@@ -317,7 +317,7 @@ def test_a_range_is_proposed_beside_its_histogram(view: CheckView, qtbot: QtBot)
 def test_what_was_decided_while_reading_is_said(view: CheckView) -> None:
     """Each once."""
     assert not view.said.isVisibleTo(view)
-    view._hear(Said(sentences=("a", "b", "a")))
+    view._hear(DataDecisions(sentences=("a", "b", "a")))
     assert view.said_words.text() == "a\n\nb"
 
 

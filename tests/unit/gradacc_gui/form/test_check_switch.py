@@ -11,14 +11,14 @@ import tomlkit
 from gradacc_gui.checking.check_view import Asked
 from gradacc_gui.form.new_run_page import FormPage
 from tests.unit.gradacc_gui.form.test_new_run_page import retype
-from trainer_backend.preflight.findings import Change, CheckReport, Finding
+from trainer_backend.preflight.findings import Amendment, CheckReport, Finding
 
 N = "accumulation.gradient_accumulation_steps"
 STOP = Finding(
     code="n-drops-all",
     state="stop",
     values={"effective": 64, "samples": 20},
-    change=Change(key=N, value=2),
+    change=Amendment(key=N, value=2),
 )
 
 

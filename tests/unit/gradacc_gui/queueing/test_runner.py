@@ -15,7 +15,7 @@ import pytest
 
 from gradacc_gui.queueing import runner as module
 from gradacc_gui.queueing import slots
-from gradacc_gui.queueing.entries import Entry, Queue
+from gradacc_gui.queueing.entries import Queue, QueueEntry
 from gradacc_gui.queueing.runner import Runner, ensure_runner, is_at_work, leave_runners, reap_runners, serve
 from gradacc_gui.queueing.waiting import look
 from gradacc_gui.session import launch as launching
@@ -153,7 +153,7 @@ def test_a_gpu_is_chosen_that_is_free(python: Callable[[str], str], monkeypatch:
     Queue().change(kept_free=("cuda:0",))
     has: list[tuple[str, ...]] = [("cuda:2",)]
     monkeypatch.setattr(
-        slots, "taken", lambda: [slots.Taken(RunDirectory(Path("x")), "x", one) for one in has]
+        slots, "taken", lambda: [slots.TakenDevices(RunDirectory(Path("x")), "x", one) for one in has]
     )
     runner = Runner(Queue())
     runner._start_what_can()
@@ -412,7 +412,7 @@ def test_an_entry_is_what_was_queued() -> None:
     continue_run(run, Plan(steps=2, checkpoint_every=0, end="stopped"))
     run.log_path.write_text("--- an earlier start\n--- process 1 on here\n")
     entry = Queue().add(run, "python", asked_by="test")
-    assert isinstance(entry, Entry)
+    assert isinstance(entry, QueueEntry)
     assert not module._was_started(entry)
     continue_run(run, Plan(steps=1, attempt=2, checkpoint_every=0))
     assert module._was_started(entry)
