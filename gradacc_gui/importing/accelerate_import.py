@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from gradacc_gui.importing.deepspeed_import import batch_equation
-from gradacc_gui.importing.key_reading import AUTO, KeyReading
-from gradacc_gui.importing.key_rows import KeyRows, Program, changes, harmless, read
+from gradacc_gui.importing.key_reading import AUTO, KeyReading, Program
+from gradacc_gui.importing.key_rows import KeyRows, changes, harmless, read
 from gradacc_gui.importing.length_keys import MICRO, STEPS
 
 ACCELERATE_ROWS: Final[KeyRows] = (

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from gradacc_gui.importing.axolotl_data import read_data
 from gradacc_gui.importing.axolotl_keys import AXOLOTL_ROWS
-from gradacc_gui.importing.key_reading import KeyReading, RefusedError
-from gradacc_gui.importing.key_rows import SUPERVISED_ONLY, Program
+from gradacc_gui.importing.key_reading import KeyReading, Program, RefusedError
+from gradacc_gui.importing.key_rows import SUPERVISED_ONLY
 from gradacc_gui.importing.length_keys import (
     EVALUATE,
     MICRO,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from gradacc_gui.importing.key_reading import AUTO, KeyReading
-from gradacc_gui.importing.key_rows import KeyRows, Program, changes, harmless, read
+from gradacc_gui.importing.key_reading import AUTO, KeyReading, Program
+from gradacc_gui.importing.key_rows import KeyRows, changes, harmless, read
 from gradacc_gui.importing.length_keys import MICRO, STEPS
 from gradacc_gui.importing.schedule_keys import batch_of
 from gradacc_gui.importing.trainer_keys import FIELD_ROWS

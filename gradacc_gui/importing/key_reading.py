@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NoReturn
+
+import msgspec
 
 from gradacc_gui.importing.account import Imported, KeyClass, KeyLine, OpenKey, shown
 from gradacc_gui.importing.key_rows import KeyRow, KeyRows
@@ -294,3 +297,14 @@ def _is_same(given: Any, value: Any) -> bool:  # noqa: ANN401 - YAML
     if isinstance(given, bool) or isinstance(value, bool):
         return given is value
     return bool(given == value)
+
+
+class Program(msgspec.Struct, frozen=True, kw_only=True):
+    """A program whose configurations are read."""
+
+    name: str
+    rows: KeyRows
+    readers: tuple[Callable[[KeyReading], None], ...]
+    """Each makes recipe values of some keys; in this order."""
+    signs: frozenset[str]
+    """Keys of which one suggests this program; the program that knows most of the file's keys is taken."""

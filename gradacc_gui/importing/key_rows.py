@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
-
-if TYPE_CHECKING:
-    from gradacc_gui.importing.key_reading import KeyReading
 
 Fate: TypeAlias = Literal["read", "changes", "harmless", "refuses"]
 NOTHING: Final = frozenset({"", "none", "null", "no", "off", "false", "[]", "{}"})
@@ -41,17 +37,6 @@ class KeyRow(msgspec.Struct, frozen=True):
 
 
 KeyRows: TypeAlias = dict[str, KeyRow]
-
-
-class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """A program whose configurations are read."""
-
-    name: str
-    rows: KeyRows
-    readers: tuple[Callable[[KeyReading], None], ...]
-    """Each makes recipe values of some keys; in this order."""
-    signs: frozenset[str]
-    """Keys of which one suggests this program; the program that knows most of the file's keys is taken."""
 
 
 def read(**defaults: Any) -> KeyRows:  # noqa: ANN401 - YAML

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from gradacc_gui.importing.key_reading import KeyReading, RefusedError
-from gradacc_gui.importing.key_rows import SUPERVISED_ONLY, Program
+from gradacc_gui.importing.key_reading import KeyReading, Program, RefusedError
+from gradacc_gui.importing.key_rows import SUPERVISED_ONLY
 from gradacc_gui.importing.llama_factory_keys import FACTORY_PROGRAM_ROWS, FACTORY_ROWS
 from gradacc_gui.importing.model_keys import (
     leave_remote_code,

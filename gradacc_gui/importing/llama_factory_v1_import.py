@@ -6,8 +6,8 @@ import json
 import re
 from typing import Any, Final
 
-from gradacc_gui.importing.key_reading import KeyReading, RefusedError
-from gradacc_gui.importing.key_rows import SUPERVISED_ONLY, KeyRows, Program, changes, harmless, read
+from gradacc_gui.importing.key_reading import KeyReading, Program, RefusedError
+from gradacc_gui.importing.key_rows import SUPERVISED_ONLY, KeyRows, changes, harmless, read
 from gradacc_gui.importing.length_keys import MICRO, STEPS, put_every, put_length
 from gradacc_gui.importing.model_keys import (
     EVERY_LINEAR,

@@ -10,8 +10,7 @@ from gradacc_gui.importing.account import Imported, one_line
 from gradacc_gui.importing.axolotl_import import AXOLOTL
 from gradacc_gui.importing.config_files import read_config
 from gradacc_gui.importing.deepspeed_import import DEEPSPEED
-from gradacc_gui.importing.key_reading import KeyReading
-from gradacc_gui.importing.key_rows import Program
+from gradacc_gui.importing.key_reading import KeyReading, Program
 from gradacc_gui.importing.llama_factory_import import LLAMA_FACTORY
 from gradacc_gui.importing.llama_factory_v1_import import LLAMA_FACTORY_V1
 from gradacc_gui.importing.sft_import import SFT

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Any, Final
 
-from gradacc_gui.importing.key_reading import KeyReading, RefusedError
-from gradacc_gui.importing.key_rows import SUPERVISED_ONLY, Program
+from gradacc_gui.importing.key_reading import KeyReading, Program, RefusedError
+from gradacc_gui.importing.key_rows import SUPERVISED_ONLY
 from gradacc_gui.importing.model_keys import (
     leave_remote_code,
     put_attention,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gradacc_gui.importing.key_reading import KeyReading
-from gradacc_gui.importing.key_rows import Program
+from gradacc_gui.importing.key_reading import KeyReading, Program
 from gradacc_gui.importing.length_keys import put_batch, put_evaluations, put_length, put_saves
 from gradacc_gui.importing.model_keys import leave_remote_code, put_model
 from gradacc_gui.importing.optimizer_keys import put_arguments, put_clipping, put_numbers, put_optimizer

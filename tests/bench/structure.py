@@ -306,11 +306,17 @@ def find(modules: Mapping[str, Module], contracts: Iterable[Mapping[str, Any]]) 
     )  # fmt: skip
 
 
-def main(root: Path = ROOT) -> None:
-    """Print what was counted, then the figures."""
+def measure(root: Path = ROOT) -> tuple[Found, dict[str, Module]]:
+    """What the checkout in `root` has, and the modules that it was found in."""
     modules = read_modules(root)
     settings = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
-    found = msgspec.structs.asdict(find(modules, settings["tool"]["importlinter"]["contracts"]))
+    return find(modules, settings["tool"]["importlinter"]["contracts"]), modules
+
+
+def main(root: Path = ROOT) -> None:
+    """Print what was counted, then the figures."""
+    counted, modules = measure(root)
+    found = msgspec.structs.asdict(counted)
     for key, names in found.items():
         for name in names:
             print(f"{key}: {name}")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,8 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from gradacc_gui.remembered import Preferences
+from gradacc_gui.session import launch
+from gradacc_gui.session.detached_process import DetachedProcess
 from gradacc_gui.theme import Themes, application_font
 from gradacc_gui.window.main_window import MainWindow
 from tests.support import fork_server
@@ -47,10 +48,20 @@ def small(text: Path) -> dict[str, Any]:
     return SMALL | {"data": {"path": str(text)}}
 
 
+def start_or_fork(command: Sequence[str], **options: Any) -> DetachedProcess | fork_server.ForkedTrainer:
+    """Takes the place of `DetachedProcess` where a window starts trainers: forked where that is the same."""
+    env: dict[str, str] | None = options.get("env")
+    log: Any = options.get("stdout")
+    if env is None or not hasattr(log, "fileno") or not fork_server.can_fork(command, env):
+        return DetachedProcess(command, **options)
+    detached = bool(options.get("start_new_session"))
+    return fork_server.start(command, cwd=options["cwd"], env=env, log=log, detached=detached)
+
+
 @pytest.fixture
 def forked_trainers(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the window starts is forked from a process that has torch already."""
-    monkeypatch.setattr(subprocess, "Popen", fork_server.PopenOfTrainers)
+    monkeypatch.setattr(launch, "DetachedProcess", start_or_fork)
 
 
 @pytest.fixture

@@ -84,6 +84,9 @@ class ForkedTrainer:
         """SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
+    def leave(self) -> None:
+        """As a process that goes on by itself: the server reaps it."""
+
     def _look(self, timeout: float | None) -> int | None:
         if self.returncode is None:
             self._told.settimeout(timeout)
@@ -171,19 +174,6 @@ def close() -> None:
     if _server is not None:
         _server.close()
         _server = None
-
-
-class PopenOfTrainers(subprocess.Popen[bytes]):
-    """Takes the place of `subprocess.Popen` where a window starts trainers; all else starts as ever."""
-
-    def __new__(cls, command: Any, **options: Any) -> Any:
-        """A forked trainer, which is no Popen, so that Python does not go on to `__init__`."""
-        env: dict[str, str] | None = options.get("env")
-        log: Any = options.get("stdout")
-        if env is None or not hasattr(log, "fileno") or not can_fork(command, env):
-            return super().__new__(cls)
-        detached = bool(options.get("start_new_session"))
-        return start(command, cwd=options["cwd"], env=env, log=log, detached=detached)
 
 
 # ---------------------------------------------------------------- in the server's process

@@ -3,7 +3,7 @@
     with WindowProcess() as window:          # opens on the run that is live, as the application does
         window.ask("state")                  # "running"
         window.ask("n 3")                    # types N and presses Apply; the line under it
-        window.ask("numbers")                # the seq of every event in its store, sorted
+        window.ask("numbers")                # the seq of every fact and charted measurement in its store
         window.freeze(); window.thaw()       # SIGSTOP, SIGCONT
         window.kill()                        # kill -9
 
@@ -33,7 +33,7 @@ import json, runpy, sys, threading
 from PySide6.QtCore import QObject, Qt, Signal
 from PySide6.QtTest import QTest
 from gradacc_gui import app
-from trainer_backend.protocol import MEASUREMENTS
+from gradacc_gui.store.past import CHARTED
 
 class Ear(QObject):
     heard = Signal(str)
@@ -54,7 +54,7 @@ def answer(window, line):
         case ["answer"]:
             return window.live.side.n_panel.answer.text()
         case ["numbers"]:
-            rows = [store.track(kind).tail("seq", 1_000_000).astype(int).tolist() for kind in MEASUREMENTS]
+            rows = [store.track(kind).tail("seq", 1_000_000).astype(int).tolist() for kind in CHARTED]
             return sorted([number for part in rows for number in part] + [fact.seq for fact in store.facts])
 
 def first_page(window, wanted, *, demo):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gradacc_gui.importing.account import Imported
 from gradacc_gui.importing.deepspeed_import import batch_equation
-from gradacc_gui.importing.key_rows import Program
+from gradacc_gui.importing.key_reading import Program
 from gradacc_gui.importing.programs import PROGRAMS, import_config, import_keys
 from trainer_backend.config import RunConfig
 from trainer_backend.config_check import check

@@ -387,7 +387,7 @@ def test_a_runner_that_is_killed_anywhere_neither_loses_nor_doubles_an_entry(
     monkeypatch.setattr(module, "probe", lambda _python: interpreter)
     monkeypatch.setattr(launching, "installs", lambda _interpreter: [])
     monkeypatch.setattr(launching, "trainer_environment", lambda _interpreter: {})
-    monkeypatch.setattr(subprocess, "Popen", InstantTrainer)
+    monkeypatch.setattr(launching, "DetachedProcess", InstantTrainer)
     monkeypatch.setattr(listing, "STARTING_S", 0.0)
     line, lines = 5, 0
     while True:
