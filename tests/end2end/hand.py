@@ -136,6 +136,14 @@ class Hand:
         self.wait(button.isEnabled)
         QTest.mouseClick(button, Qt.MouseButton.LeftButton)
 
+    def start_anyway(self) -> None:
+        """Answer the question that comes where another run has the device."""
+        self.wait(lambda: self.window.starts.question is not None)
+        question = self.window.starts.question
+        assert question is not None
+        (anyway,) = (made for made in question.buttons() if made.text() == "Start anyway")
+        QTest.mouseClick(anyway, Qt.MouseButton.LeftButton)
+
     def wait_for_n(self, text: str) -> None:
         """Look until header and panel show this N."""
         self.wait(lambda: self.window.header.steps.value.text() == text)

@@ -58,6 +58,7 @@ def test_a_copy_of_a_live_run_is_interrupted_and_goes_on_by_itself(
         assert trainer.process.poll() is None
 
         hand.click("resume")
+        hand.start_anyway()
         hand.wait_for_state("running")
         hand.wait_for_steps(2)
         started = events(copy, RunStarted)
