@@ -1,12 +1,11 @@
 """Standard streams that no `print` fails on.
 
-A trainer's output is trainer.log, on the run's own disk: a full disk costs its lines, not the run. The log
-is UTF-8 whatever the environment says, and takes what cannot be encoded as escapes.
+A trainer's output is trainer.log, on the run's own disk: a disk that is full or fails costs lines of it, not
+the run. The log is UTF-8 whatever the environment says, and takes what cannot be encoded as escapes.
 """
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import stat
@@ -17,23 +16,18 @@ from typing import TYPE_CHECKING, Final, TextIO
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-FULL: Final = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
-
-
 ESCAPES: Final = "backslashreplace"
 """What becomes of a character that a stream's encoding lacks."""
 
 
 class ForgivingFile(io.FileIO):
-    """What finds no room is dropped."""
+    """What the disk does not take is dropped."""
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Write, or say that all was written when the disk is full."""
+        """Write, or say that all was written where the disk refused it."""
         try:
             return super().write(data)
-        except OSError as error:
-            if error.errno not in FULL:
-                raise
+        except OSError:
             return memoryview(data).nbytes
 
 

@@ -17,8 +17,8 @@ from trainer_backend.inbox import send
 from trainer_backend.protocol import AnyCommand, Record
 from trainer_backend.run_directory import RunDirectory
 
-ASKS: Final = 2
-"""The commands that the task sends."""
+ASKS: Final = 3
+"""Both commands that the task can send; 1 and 2 are the one and the other."""
 COUNTED: Final = (
     "unresumable", "not_bit_equal", "events_lost", "commands_without_trace", "hangs", "tracebacks",
 )  # fmt: skip

@@ -17,7 +17,6 @@ from trainer_backend.journal_reader import JournalReader
 from trainer_backend.protocol import (
     AccumulationChanged,
     AnyEvent,
-    CheckpointSaved,
     CommandAccepted,
     CommandRefused,
     EvaluationMeasured,
@@ -117,7 +116,7 @@ def judge(run: RunDirectory, code: int, before: list[Record], courses: dict[int,
     """What is wrong with a run that was resumed to its end.
 
     `code`: the last attempt's exit code. `before`: what was committed when the run was hit. `courses`: the
-    undisturbed runs, by how many commands they had.
+    undisturbed runs, by the commands that they had.
     """
     outcome = Outcome()
     try:
@@ -130,15 +129,9 @@ def judge(run: RunDirectory, code: int, before: list[Record], courses: dict[int,
         log = run.log_path.read_text("utf-8", "replace")[-2000:]
         outcome.unresumable = [f"exit code {code}: {log}"]
         return outcome
-    outcome.events_lost = [*_missing(before, records), *_gaps(records)]
-    outcome.commands_without_trace = list(_without_trace(run, events))
-    had = sum(isinstance(event, AccumulationChanged) and event.command_id is not None for event in events)
-    had = min(had, 1) + any(
-        isinstance(event, SettingChanged)
-        and event.command_id is not None
-        and event.key.endswith("learning_rate")
-        for event in events
-    )
+    outcome.events_lost = [*_missing(before, records), *gaps(records)]
+    outcome.commands_without_trace = list(without_trace(run, events))
+    had = _had(events)
     course, right = course_of(run, records), courses[had]
     for name, value in right.tensors.items():
         if course.tensors[name] != value:
@@ -156,13 +149,27 @@ def judge(run: RunDirectory, code: int, before: list[Record], courses: dict[int,
     return outcome
 
 
+def _had(events: Iterable[AnyEvent]) -> int:
+    """Which of the task's two commands had an effect, as `_steered_task` counts them."""
+    had = 0
+    for event in events:
+        match event:
+            case AccumulationChanged(command_id=str()):
+                had |= 1
+            case SettingChanged(command_id=str(), key="optimizer.learning_rate"):
+                had |= 2
+            case _:
+                pass
+    return had
+
+
 def _missing(before: list[Record], after: list[Record]) -> list[str]:
     """What was committed, and is not there any more."""
     there = {record.seq: record for record in after}
     return [f"{record} has gone" for record in before if there.get(record.seq) != record]
 
 
-def _gaps(records: list[Record]) -> list[str]:
+def gaps(records: list[Record]) -> list[str]:
     """Sequence numbers that no event has, and none says were lost."""
     told = {
         seq
@@ -174,7 +181,7 @@ def _gaps(records: list[Record]) -> list[str]:
     return [f"no event {seq}" for seq in range(1, max(there, default=0) + 1) if seq not in there | told]
 
 
-def _without_trace(run: RunDirectory, events: list[AnyEvent]) -> Iterable[str]:
+def without_trace(run: RunDirectory, events: list[AnyEvent]) -> Iterable[str]:
     """Commands that were sent and not answered, were accepted without effect or word, or still lie there."""
     answered = {event.command_id for event in events if isinstance(event, CommandAccepted | CommandRefused)}
     effects = {
@@ -203,8 +210,3 @@ def _obeyed_stops(events: Iterable[AnyEvent]) -> Iterator[str]:
                 asked = []
             case _:
                 pass
-
-
-def saved_steps(records: list[Record]) -> list[int]:
-    """The steps whose checkpoints the journal tells of."""
-    return [record.event.step for record in records if isinstance(record.event, CheckpointSaved)]

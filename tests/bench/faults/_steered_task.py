@@ -1,6 +1,7 @@
 """A small task with dropout, BatchNorm and noise, which steers its own run at fixed micro-batches.
 
-FAULTS_ASKS in the environment says how many of its two commands it sends; none while a run is resumed.
+FAULTS_ASKS in the environment says which of its two commands it sends (1, 2, 3: both); none while a run is
+resumed.
 """
 
 from __future__ import annotations
@@ -53,9 +54,10 @@ class Task:
         """Cross-entropy; before it a command, where one is due."""
         if model.training:
             self._losses += 1
-            if self._losses in ASK_AT[: self._asks]:
-                first = self._losses == ASK_AT[0]
-                ask(SetAccumulation(steps=2) if first else SetLearningRate(value=0.02))
+            if self._asks & 1 and self._losses == ASK_AT[0]:
+                ask(SetAccumulation(steps=2))
+            if self._asks & 2 and self._losses == ASK_AT[1]:
+                ask(SetLearningRate(value=0.02))
         points, classes = batch
         return LossTerm(
             torch.nn.functional.cross_entropy(model(points), classes, reduction="sum"), len(classes)

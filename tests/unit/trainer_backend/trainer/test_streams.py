@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -50,3 +51,23 @@ def test_each_line_is_in_the_log_when_it_is_printed(tmp_path: Path) -> None:
     with (tmp_path / "trainer.log").open("wb") as log:
         subprocess.run([sys.executable, "-c", program], cwd=ROOT, stdout=log, timeout=60, check=True)
     assert "said before the end" in (tmp_path / "trainer.log").read_text("utf-8")
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG])
+def test_a_disk_that_refuses_the_log_fails_no_print(tmp_path: Path, error: int) -> None:
+    """A log that could not be written ended the process with "lost sys.stderr"."""
+    program = (
+        "import io, os\n"
+        "def refuse(self, data):\n"
+        f"    raise OSError({error}, os.strerror({error}))\n"
+        "from trainer_backend.trainer import streams\n"
+        "class Failing(io.FileIO):\n"
+        "    write = refuse\n"
+        "streams.ForgivingFile.__bases__ = (Failing,)\n"
+    )
+    with (tmp_path / "trainer.log").open("wb") as log:
+        done = subprocess.run(
+            [sys.executable, "-c", program + PROGRAM],
+            cwd=ROOT, stdout=log, stderr=log, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0
