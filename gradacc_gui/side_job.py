@@ -40,6 +40,8 @@ class SideJob(QObject):
     cancelled = Signal()
     keeps_folder: ClassVar[bool] = False
     """Whether what the process wrote beside its recipe is shown, and stays until the next start."""
+    reads_lines: ClassVar[bool] = False
+    """Whether it stays and is told more by `tell`."""
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -182,12 +184,19 @@ class SideJob(QObject):
         process.finished.connect(self._on_finished)
         self._process = process
         if ready is None:
-            process.setStandardInputFile(QProcess.nullDevice())
+            if not self.reads_lines:
+                process.setStandardInputFile(QProcess.nullDevice())
             start_trainer(process, program, self.arguments(recipe))
         else:
             process.write(f"{recipe}\n".encode())
             process.closeWriteChannel()
             self._read_errors()
+
+    def tell(self, line: bytes) -> None:
+        """Write a line to a process that reads lines."""
+        assert self.reads_lines
+        assert self._process is not None
+        self._process.write(line + b"\n")
 
     def _read_lines(self) -> None:
         assert self._process is not None
@@ -218,7 +227,7 @@ class SideJob(QObject):
         why = self._process.errorString()
         self._end()
         self._clear_folder()
-        self.failed.emit(tr("The check cannot be started: {why}.").format(why=why), "")
+        self.failed.emit(tr("The trainer's Python cannot be started: {why}.").format(why=why), "")
 
     def _on_finished(self, code: int, status: QProcess.ExitStatus) -> None:
         assert self._process is not None
@@ -232,9 +241,9 @@ class SideJob(QObject):
             self.cancelled.emit()
         elif not self.ended():
             how = (
-                tr("The check was stopped by the system (by a signal, or out of memory).")
+                tr("The process was stopped by the system (by a signal, or out of memory).")
                 if status == QProcess.ExitStatus.CrashExit
-                else tr("The check ended with exit code {code} and no result.").format(code=code)
+                else tr("The process ended with exit code {code} and no result.").format(code=code)
             )
             self.failed.emit(self.sentence() or how, "\n".join(self._errors))
 

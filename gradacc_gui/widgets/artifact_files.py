@@ -109,6 +109,14 @@ def _find(folder: Path, path: str) -> Path | Unreadable:
     return found
 
 
+def load_picture(path: Path, largest: QSize) -> LoadedPicture | Unreadable:
+    """A picture of a person's own, scaled down to fit `largest` pixels."""
+    try:
+        return _picture(path, largest)
+    except OSError as error:
+        return _unreadable(path.name, error.strerror or str(error))
+
+
 def _picture(path: Path, largest: QSize) -> LoadedPicture | Unreadable:
     size_bytes = path.stat().st_size
     if size_bytes > PICTURE_BYTES:

@@ -1,4 +1,4 @@
-"""The Live page: charts (or results, or the log) on the left, steering and what happened on the right."""
+"""The Live page: charts (or results, trying, the log) on the left, steering and events on the right."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gradacc_gui.widgets.parts import Segments, button, label, put
 from gradacc_gui.widgets.placeholders import EmptyState, LoadingState
 from gradacc_gui.window.decision_log import Entry
 from gradacc_gui.window.log_tab import LogTab
-from gradacc_gui.window.pages import make_results
+from gradacc_gui.window.pages import make_results, make_try
 from gradacc_gui.window.questions import ask_to_end_by_force
 from gradacc_gui.window.run_notices import RunNotices
 from gradacc_gui.window.side import Side
@@ -27,7 +27,7 @@ from trainer_backend.protocol import AnyCommand, MicroBatchMeasured, Record, Set
 from trainer_backend.run_facts import RunState
 
 AXES = (("steps", "Steps"), ("samples", "Samples"), ("tokens", "Tokens"), ("time", "Time"))
-TABS = ("charts", "results", "log")
+TABS = ("charts", "results", "try", "log")
 
 
 class LivePage(QWidget):
@@ -49,6 +49,8 @@ class LivePage(QWidget):
         self.charts: Any = None
         self.results: Any = None
         """A `ResultsTab` once it has been wanted."""
+        self.trial: Any = None
+        """A `TryTab`, likewise."""
         self.question: QMessageBox | None = None
         row = QHBoxLayout(self)
         row.setContentsMargins(space(3), space(3), space(3), space(3))
@@ -91,7 +93,7 @@ class LivePage(QWidget):
     def _build_toolbar(self) -> QWidget:
         bar = TwoParts()
         row = bar.left
-        words_of = (tr("Charts"), tr("Results"), tr("Log"))
+        words_of = (tr("Charts"), tr("Results"), tr("Try"), tr("Log"))
         self.tabs = Segments(tuple(zip(TABS, words_of, strict=True)), tr("View"))
         self.tabs.chosen.connect(self.show_tab)
         row.addWidget(self.tabs)
@@ -137,6 +139,13 @@ class LivePage(QWidget):
             self.stack.addWidget(self.results)
             self.results.set_run(self._run)
 
+    def ensure_trial(self) -> None:
+        """Make the view that asks the newest checkpoint now."""
+        if self.trial is None:
+            self.trial = make_try()
+            self.stack.addWidget(self.trial)
+            self.trial.set_run(self._run)
+
     def ensure_log(self) -> LogTab:
         """Make trainer.log's view now."""
         if self.log is None:
@@ -146,9 +155,10 @@ class LivePage(QWidget):
         return self.log
 
     def shut_down(self) -> None:
-        """The window closes: no thread goes on reading files."""
-        if self.results is not None:
-            self.results.shut_down()
+        """The window closes: no thread goes on reading files, and no model stays in memory."""
+        for view in (self.results, self.trial):
+            if view is not None:
+                view.shut_down()
 
     # -------------------------------------------------------------------------- which run
 
@@ -161,8 +171,9 @@ class LivePage(QWidget):
             self.log.set_path(run.run.log_path if run is not None else None)
         if self.charts is not None:
             self.charts.set_store(run.store if run is not None else None)
-        if self.results is not None:
-            self.results.set_run(run)
+        for view in (self.results, self.trial):
+            if view is not None:
+                view.set_run(run)
         if run is None:
             self._show_nothing()
             return
@@ -225,11 +236,11 @@ class LivePage(QWidget):
             self.notices.problem.say(sentence)
 
     def show_next_tab(self) -> None:
-        """Charts, then the results, then the log, then the charts again."""
+        """Charts, results, trying, the log, then the charts again."""
         self.show_tab(TABS[(TABS.index(self.tabs.choice()) + 1) % len(TABS)])
 
     def show_tab(self, tab: str) -> None:
-        """Show the charts, the results or the log."""
+        """Show one of `TABS`."""
         self.tabs.choose(tab)
         self._show_middle()
 
@@ -269,7 +280,7 @@ class LivePage(QWidget):
             self.notices.show_state(run)
             if self.log is not None and self.stack.currentWidget() is self.log:
                 self.log.tick()
-        for view in (self.charts if charts else None, self.results):
+        for view in (self.charts if charts else None, self.results, self.trial):
             if view is not None and self.stack.indexOf(view) == self.stack.currentIndex():
                 view.tick()
 
@@ -282,6 +293,9 @@ class LivePage(QWidget):
         elif self.tabs.choice() == "results":
             self.ensure_results()
             wanted = self.results
+        elif self.tabs.choice() == "try":
+            self.ensure_trial()
+            wanted = self.trial
         elif self._has_points(run) or run.state not in (RunState.PENDING, RunState.LOADING):
             self.ensure_charts()
             wanted = self.charts

@@ -144,6 +144,13 @@ def make_results() -> Any:  # noqa: ANN401 - ResultsTab, imported late
     return ResultsTab()
 
 
+def make_try() -> Any:  # noqa: ANN401 - TryTab, imported late
+    """Where the newest checkpoint is asked."""
+    from gradacc_gui.trying.try_tab import TryTab  # noqa: PLC0415 - only once it is wanted
+
+    return TryTab()
+
+
 def make_form() -> Any:  # noqa: ANN401 - FormPage, imported late
     """The New-run page."""
     from gradacc_gui.form.new_run_page import FormPage  # noqa: PLC0415 - only once it is wanted
