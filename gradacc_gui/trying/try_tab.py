@@ -20,16 +20,16 @@ from gradacc_gui.words import tr
 from trainer_backend.kinds.causal_lm import CausalLMTask
 from trainer_backend.run_directory import checkpoints_in
 from trainer_backend.trying.try_messages import (
+    Answered,
+    AnswerPart,
     AnyQuestion,
     AnyTryMessage,
-    Done,
     HandedOver,
     HandOver,
     Look,
     Opened,
-    Piece,
+    PictureClasses,
     Prompt,
-    Seen,
     TryProgress,
     TryRefused,
     Written,
@@ -221,11 +221,11 @@ class TryTab(QWidget):
             case Opened():
                 self._opened = message
                 self.prompt.take(message)
-            case Piece(who=who, text=text):
+            case AnswerPart(who=who, text=text):
                 self.texts.of[who].add(text)
             case Written(who=who):
                 self.texts.of[who].finish(message)
-            case Seen(shares=shares, picture=picture):
+            case PictureClasses(shares=shares, picture=picture):
                 self.seen.finish(shares, picture)
             case HandedOver():
                 self.exports.finish(message)
@@ -234,7 +234,7 @@ class TryTab(QWidget):
                     self.problem.say(sentence)
                 else:
                     self.texts.of[who].fail(sentence)
-            case Done():
+            case Answered():
                 self._set_busy(busy=False)
             case _:
                 assert_never(message)

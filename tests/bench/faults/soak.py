@@ -149,6 +149,7 @@ def wrong_n(records: list[Record]) -> int:
 def soak(run: RunDirectory, minutes: float) -> dict[str, Any]:
     """Steer, kill, resume, stop; what was found."""
     hands = Hands(run)
+    look: Look | None = None
     for number in range(KILLS + 1):
         with Trainer(run) as trainer:
             trainer.wait_for_kind(OptimizerStepMeasured)
@@ -162,6 +163,7 @@ def soak(run: RunDirectory, minutes: float) -> dict[str, Any]:
             if number == KILLS:
                 send(run.inbox_path, Stop())
                 assert isinstance(trainer.end(PATIENCE_S), RunStopped)
+    assert look is not None
     records = records_now(run)
     counts = collections.Counter(type(record.event) for record in records)
     said = list(without_trace(run, [record.event for record in records]))
