@@ -30,6 +30,7 @@ from trainer_backend.protocol import (
     MicroBatchMeasured,
     NoiseScaleMeasured,
     OptimizerStepMeasured,
+    RankMeasured,
 )
 
 CHARTED: Final[dict[type[Event], tuple[str, ...]]] = {
@@ -43,6 +44,7 @@ CHARTED: Final[dict[type[Event], tuple[str, ...]]] = {
         "tokens_per_s",
         "duration_s",
     ),
+    RankMeasured: ("computed_s", "waited_s"),
     EvaluationMeasured: ("loss",),
     NoiseScaleMeasured: ("noise_scale", "noise_scale_low", "noise_scale_high", "effective_batch"),
     DeviceSampled: (

@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QHBoxLayout, QMessageBox, QSlider, QStackedWidget,
 from gradacc_gui import words
 from gradacc_gui.run.attachment import Attachment
 from gradacc_gui.run.numbers import count
+from gradacc_gui.run.rank_figures import figures_of
 from gradacc_gui.theme import set_role, space
 from gradacc_gui.widgets.desktop import open_folder
 from gradacc_gui.widgets.flow import TwoParts
@@ -20,6 +21,7 @@ from gradacc_gui.window.decision_log import Entry
 from gradacc_gui.window.log_tab import LogTab
 from gradacc_gui.window.pages import make_results, make_try
 from gradacc_gui.window.questions import ask_to_end_by_force
+from gradacc_gui.window.ranks_panel import RanksPanel
 from gradacc_gui.window.run_notices import RunNotices
 from gradacc_gui.window.side import Side
 from gradacc_gui.words import LogLine, tr
@@ -78,6 +80,8 @@ class LivePage(QWidget):
         self.notices.go_back_asked.connect(self._go_back)
         self.notices.log_asked.connect(lambda: self.show_tab("log"))
         column.addWidget(self.notices)
+        self.ranks = RanksPanel()
+        column.addWidget(self.ranks)
         self.stack = QStackedWidget()
         self.stack.setObjectName("clear")
         self.empty = EmptyState()
@@ -190,6 +194,7 @@ class LivePage(QWidget):
     def _show_nothing(self) -> None:
         self.side.hide()
         self.toolbar.hide()
+        self.ranks.hide()
         self.stack.setCurrentWidget(self.empty)
 
     def send(self, command: AnyCommand) -> None:
@@ -306,6 +311,7 @@ class LivePage(QWidget):
             self.stack.setCurrentWidget(wanted)
         for widget in (self.axis, self.axis_words, self.smoothing, self.smoothing_words):
             widget.setVisible(wanted is self.charts)
+        self.ranks.show_figures(figures_of(run.store) if wanted is self.charts else None)
         # Of a run that is over there is nothing to follow; after a zoom the way back to the whole stays.
         grows = self._may_grow(run)
         self.follow.setVisible(wanted is self.charts and (grows or not self.follow.isChecked()))

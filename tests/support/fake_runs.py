@@ -32,6 +32,7 @@ from trainer_backend.protocol import (
     NonFiniteSeen,
     OptimizerStepMeasured,
     PhaseEntered,
+    RankMeasured,
     RunFailed,
     RunFinished,
     RunStarted,
@@ -84,6 +85,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     noise_every: int = 0
     """Steps between measurements of the noise scale; 0 is never."""
     gpu: bool = True
+    ranks: tuple[float, ...] = ()
+    """Of a run on several ranks: how long each computes, as a share of the step."""
     attempt: int = 1
     from_step: int = 0
     began_at: float = 1_780_000_000.0
@@ -176,7 +179,9 @@ class _Story:
             versions={"python": "3.12.4", "torch": "2.14.1", "gradacc": "0.1.0"}, commit="",
             devices=(gpu if plan.gpu else Device(index=0, kind="cpu", name="CPU"),), precision="bf16",
             parameters=842_368, micro_batch_size=plan.micro_batch_size, accumulation_steps=self.n,
-            world_size=1, horizon_samples=None, max_samples=None, max_optimizer_steps=plan.total_steps,
+            world_size=max(1, len(plan.ranks)), micro_batches=self.n if plan.ranks else None,
+            hosts=tuple("ab"[rank // 2 % 2] for rank in range(len(plan.ranks))),
+            horizon_samples=None, max_samples=None, max_optimizer_steps=plan.total_steps,
             samples_per_epoch=95_000, loss_unit="token", gradient_norm_every=16, from_step=plan.from_step,
             from_samples=self.samples_seen, from_tokens=self.samples_seen * TOKENS_A_SAMPLE,
         )  # fmt: skip
@@ -199,6 +204,7 @@ class _Story:
                 self.reading_due += plan.readings_every_s
                 yield from ((self.at, reading) for reading in self._readings(step))
         yield self.at, self._step(step, began, losses)
+        yield from ((self.at, measured) for measured in self._ranks(step, self.at - began))
         if plan.noise_every and step % plan.noise_every == 0:
             yield self.at, self._noise(step)
         if not math.isfinite(sum(losses)):
@@ -257,6 +263,18 @@ class _Story:
             samples_per_s=samples / duration_s, tokens_per_s=samples * TOKENS_A_SAMPLE / duration_s,
             loss_scale=None, skipped="" if finite else "non-finite",
         )  # fmt: skip
+
+    def _ranks(self, step: int, step_s: float) -> Iterator[RankMeasured]:
+        """The rank that computes longest waits for nobody."""
+        shares, longest = self.plan.ranks, max(self.plan.ranks, default=0.0)
+        for rank, share in enumerate(shares):
+            yield RankMeasured(
+                step=step, rank=rank, samples_seen=self.samples_seen,
+                tokens_seen=self.samples_seen * TOKENS_A_SAMPLE,
+                micro_batches=self.n // len(shares) + (rank < self.n % len(shares)),
+                computed_s=step_s * share, waited_s=step_s * (longest - share) + 0.01 * step_s,
+                memory_bytes=int((4.1 + 0.1 * rank) * GIB), memory_total_bytes=12 * GIB,
+            )  # fmt: skip
 
     def _noise(self, step: int) -> NoiseScaleMeasured:
         """Rising as a run trains, its interval narrowing."""

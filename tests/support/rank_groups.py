@@ -14,12 +14,14 @@ from typing import Any
 PATIENCE_S = 100
 
 
-def on_ranks(module: str, cases: dict[str, Any], sizes: tuple[int, ...], folder: Path) -> dict[str, Any]:
+def on_ranks(
+    module: str, cases: dict[str, Any], sizes: tuple[int, ...], folder: Path, *, patience_s: int = PATIENCE_S
+) -> dict[str, Any]:
     """What each case of `module.CASES` returned: by name, then by the size of the group, then by rank."""
     context = multiprocessing.get_context("spawn")
-    parent = context.Process(target=_groups, args=(module, sizes, str(folder)))
+    parent = context.Process(target=_groups, args=(module, sizes, str(folder), patience_s))
     parent.start()
-    parent.join(PATIENCE_S)
+    parent.join(patience_s)
     if parent.exitcode is None:
         parent.kill()
         parent.join()
@@ -32,7 +34,7 @@ def on_ranks(module: str, cases: dict[str, Any], sizes: tuple[int, ...], folder:
     return {name: {size: [rank[name] for rank in done[size]] for size in sizes} for name in cases}
 
 
-def _groups(module: str, sizes: tuple[int, ...], folder: str) -> None:
+def _groups(module: str, sizes: tuple[int, ...], folder: str, patience_s: int) -> None:
     cases: dict[str, Callable[[int, int], Any]] = importlib.import_module(module).CASES
     context = multiprocessing.get_context("fork")
     for size in sizes:
@@ -40,7 +42,7 @@ def _groups(module: str, sizes: tuple[int, ...], folder: str) -> None:
         for rank in ranks:
             rank.start()
         for rank in ranks:
-            rank.join(PATIENCE_S)
+            rank.join(patience_s)
         if any(rank.exitcode != 0 for rank in ranks):
             for rank in ranks:
                 rank.kill()
