@@ -55,6 +55,8 @@ class Buckets:
         self._recorded: list[int] | None = []
         """Leaves in the order in which they became ready; None once the order is settled."""
         self._flying: list[_Bucket] = []
+        self._spare: list[torch.Tensor] = []
+        """Buffers that have landed, for the buckets to come: a new one for each would peak higher."""
         self._next = 0
         self._handles: list[Any] = []
         self._arrived: list[int] = []
@@ -112,6 +114,7 @@ class Buckets:
             self._start()
         while self._flying:
             self._land(self._flying.pop(0))
+        self._spare.clear()
 
     def settle_order(self) -> None:
         """After a window that went through: take rank 0's order for those to come. Collective once."""
@@ -187,7 +190,7 @@ class Buckets:
         """The bucket's gradients, then one number a part: 1 where this rank has a gradient."""
         first = self._leaves[bucket.parts[0].leaf]
         sizes = [part.stop - part.start for part in bucket.parts]
-        flat = torch.empty(sum(sizes) + len(sizes), dtype=first.dtype, device=first.device)
+        flat = self._buffer(sum(sizes) + len(sizes), first)
         *places, present = torch.split(flat, [*sizes, len(sizes)])
         gradients = [self._leaves[part.leaf].grad for part in bucket.parts]
         present.copy_(torch.tensor([float(gradient is not None) for gradient in gradients]))
@@ -201,6 +204,13 @@ class Buckets:
             copy_each([place for place, _ in taken], [elements for _, elements in taken])
         return flat
 
+    def _buffer(self, numel: int, like: torch.Tensor) -> torch.Tensor:
+        """So many numbers to be written over, from a buffer that has landed where one is large enough."""
+        for place, spare in enumerate(self._spare):
+            if spare.numel() >= numel and (spare.dtype, spare.device) == (like.dtype, like.device):
+                return self._spare.pop(place)[:numel]
+        return torch.empty(numel, dtype=like.dtype, device=like.device)
+
     def _land(self, bucket: _Bucket) -> None:
         """Wait for a bucket, and put its sums where the gradients are."""
         assert bucket.flat is not None
@@ -208,7 +218,7 @@ class Buckets:
             bucket.work.wait()
         sizes = [part.stop - part.start for part in bucket.parts]
         *sums, present = torch.split(bucket.flat, [*sizes, len(sizes)])
-        bucket.flat = bucket.work = None
+        landed, bucket.flat, bucket.work = bucket.flat, None, None
         lacking = [self._leaves[part.leaf].grad is None for part in bucket.parts]
         anywhere = present.tolist() if any(lacking) else [1.0] * len(sizes)
         targets: list[torch.Tensor] = []
@@ -230,11 +240,13 @@ class Buckets:
         if targets:
             with torch.no_grad():
                 copy_each(targets, sources)
+        self._spare.append(landed)
 
     def forget(self) -> None:
         """Ranks are lost: nothing is waited for."""
         self.disarm()
         self._flying.clear()
+        self._spare.clear()
 
 
 def _elements(gradient: torch.Tensor, part: _Part) -> torch.Tensor:
