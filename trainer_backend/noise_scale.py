@@ -11,6 +11,7 @@ B_noise = tr(Sigma) / |G|^2 (McCandlish et al. 2018, arXiv 1812.06162, equation 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal, TypeAlias
@@ -176,6 +177,7 @@ def student_quantile(probability: float, freedom: float) -> float:
     return z + sum(term / freedom ** (power + 1) for power, term in enumerate(terms))
 
 
+@functools.cache
 def _normal_quantile(probability: float) -> float:
     from statistics import NormalDist  # noqa: PLC0415 - 10 ms, and only who estimates needs it
 

@@ -199,8 +199,10 @@ def probe_all(
         lines = Lines(probes)
         good = [one for one in probes if one.fits]
         allowed = [
-            size for size in sizes if lines.fits(size, limit) and _is_short(max(good, key=_size_of), size)
-        ]
+            size
+            for size in sizes
+            if lines.fits(size, limit) and WINDOWS_A_PROBE * lines.micro_s(size) <= LONGEST_PROBE_S
+        ] or sizes[:1]
         pairs = pairs_of(allowed, effective_batch, probes, limit)
         place = fastest(pairs)
         largest = max(allowed, default=sizes[0])
@@ -211,10 +213,6 @@ def probe_all(
             break
         probes.append(probe(wanted))
     return probes
-
-
-def _size_of(probe: Probe) -> int:
-    return probe.size
 
 
 def _is_short(known: Probe, size: int) -> bool:

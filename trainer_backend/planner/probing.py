@@ -88,20 +88,21 @@ class Prober:
 
     def _times(self, size: int) -> tuple[float, float]:
         """Seconds a micro-batch and an optimizer step: by windows of one and of three micro-batches."""
-        self._timed(size, 3)
+        self.timed(size, 3)
         ones: list[float] = []
         threes: list[float] = []
         began = time.perf_counter()
         while len(ones) < FEWEST_WINDOWS or (
             time.perf_counter() - began < MEASURE_S and len(ones) < MOST_WINDOWS
         ):
-            ones.append(self._timed(size, 1))
-            threes.append(self._timed(size, 3))
+            ones.append(self.timed(size, 1))
+            threes.append(self.timed(size, 3))
         one, three = sorted(ones)[len(ones) // 4], sorted(threes)[len(threes) // 4]
         micro_s = max(1e-9, (three - one) / 2)
         return micro_s, max(0.0, one - micro_s)
 
-    def _timed(self, size: int, steps: int) -> float:
+    def timed(self, size: int, steps: int) -> float:
+        """Seconds of a window of `steps` micro-batches of usual samples."""
         usual = list(itertools.islice(itertools.cycle(self._looked_at), size))
         return self._window(usual, steps)
 

@@ -20,7 +20,8 @@ FEWEST: Final = 128
 """Values above the usual before anything is called a spike."""
 LEARNING: Final = 512
 """Values above the usual until the tail's shape is known; until then only the extreme is a spike."""
-LEARNING_LIMIT: Final = 30.0
+LEARNING_LIMIT: Final = 80.0
+"""Until then a tail may be as heavy as that of Student's t with 3 degrees of freedom: its limit."""
 LIMITS: Final = (
     (0.7925, 5.5), (0.788, 8.0), (0.7835, 9.5), (0.7753, 12.0), (0.7643, 18.0), (0.7485, 28.0),
     (0.734, 80.0), (0.7086, 250.0), (0.63, 1000.0),
@@ -89,7 +90,9 @@ class SpikeDetector:
             return None
         off = value - self.mean
         deviation = math.sqrt(self._variance)
-        if self._above > FEWEST and off > self.limit() * deviation > 0.0:
+        # The least limit first: the true one is worked out for the few values that pass it.
+        is_far = self._above > FEWEST and off > LIMITS[0][1] * deviation > 0.0
+        if is_far and off > self.limit() * deviation:
             self._in_a_row += 1
             if self._in_a_row < NEW_LEVEL:
                 return Spike(value, self.mean, deviation)  # what is usual does not follow it
