@@ -136,10 +136,34 @@ class RunSection(Section, frozen=True, kw_only=True):
 
 
 class AccumulationPoint(Section, frozen=True, kw_only=True):
-    """From this sample on, this many micro-batches a window."""
+    """From this sample (or token) on, this many micro-batches (or samples) a window."""
 
-    from_sample: Annotated[int, Meta(title="From sample", ge=0, le=10**15, extra={"unit": "samples"})]
-    steps: Annotated[int, Meta(title="N", ge=1, le=LARGEST)]
+    from_sample: Annotated[
+        Annotated[int, Meta(ge=0, le=10**15)] | None, Meta(title="From sample", extra={"unit": "samples"})
+    ] = None
+    from_token: Annotated[
+        Annotated[int, Meta(ge=0, le=10**18)] | None, Meta(title="From token", extra={"unit": "tokens"})
+    ] = None
+    steps: Annotated[Count | None, Meta(title="N")] = None
+    effective_batch_size: Annotated[
+        Samples | None, Meta(title="Effective batch", extra={"unit": "samples"})
+    ] = None
+
+    @property
+    def start(self) -> int:
+        """Where it begins, in samples or in tokens."""
+        return self.from_sample if self.from_sample is not None else self.from_token or 0
+
+    def is_reached(self, samples: int, tokens: int) -> bool:
+        """Whether a run that consumed so much is there."""
+        return self.start <= (samples if self.from_sample is not None else tokens)
+
+    def steps_at(self, samples_a_round: int) -> int:
+        """N, where one micro-batch on every device has so many samples; at least 1."""
+        if self.steps is not None:
+            return self.steps
+        assert self.effective_batch_size is not None  # config_check has seen to it
+        return max(1, round(self.effective_batch_size / samples_a_round))
 
 
 class AccumulationSection(Section, frozen=True, kw_only=True):
@@ -190,10 +214,54 @@ class AccumulationSection(Section, frozen=True, kw_only=True):
         tuple[AccumulationPoint, ...],
         Meta(
             title="Schedule of N",
-            description="N as a function of the samples consumed. Empty: constant.",
+            description="N as a function of the samples consumed. Empty: constant. Write 1000000 tokens or"
+            " 256 samples to count the start in tokens, or to give the effective batch instead of N.",
             extra={"advanced": True},
         ),
     ] = ()
+    learning_rate_rule: Annotated[
+        Literal["none", "sqrt", "linear"],
+        Meta(
+            title="Learning rate with N",
+            description="What the schedule of N does to the learning rate when the effective batch becomes"
+            " κ times as large: nothing, times √κ (Adam), times κ (SGD).",
+            extra={"advanced": True},
+        ),
+    ] = "none"
+    beta2_rule: Annotated[
+        Literal["none", "power"],
+        Meta(
+            title="β₂ with N",
+            description="power: β₂ to the power of κ, so the second moment keeps its half-life in samples.",
+            extra={"advanced": True},
+        ),
+    ] = "none"
+    beta2_floor: Annotated[
+        float,
+        Meta(
+            title="β₂ at least",
+            description="What the rule for β₂ never goes below. A β₂ that begins below it is its own floor.",
+            ge=0,
+            lt=1,
+            extra={"advanced": True},
+        ),
+    ] = 0.95
+    decay_rule: Annotated[
+        Literal["none", "linear"],
+        Meta(
+            title="Weight decay with N",
+            description="linear: times κ, so the decay per sample stays.",
+            extra={"advanced": True},
+        ),
+    ] = "none"
+    ema_rule: Annotated[
+        Literal["none", "power"],
+        Meta(
+            title="EMA with N",
+            description="power: EMA decay to the power of κ, so the average keeps its half-life in samples.",
+            extra={"advanced": True},
+        ),
+    ] = "none"
     non_finite: Annotated[
         Literal["skip", "drop", "halt"],
         Meta(
@@ -545,8 +613,8 @@ class RunConfig(Section, frozen=True, kw_only=True):
     def accumulation_steps(self) -> int:
         """N at sample 0, derived from the effective batch where that is what was given."""
         asked = self.accumulation
-        if asked.schedule and asked.schedule[0].from_sample == 0:
-            return asked.schedule[0].steps
+        if asked.schedule and asked.schedule[0].start == 0:
+            return asked.schedule[0].steps_at(asked.micro_batch_size * self.run.devices)
         if asked.gradient_accumulation_steps is not None:
             return asked.gradient_accumulation_steps
         assert asked.effective_batch_size is not None  # config_check has seen to it

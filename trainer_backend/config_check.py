@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
-from trainer_backend.config import KINDS, RunConfig, Section
+from trainer_backend.config import KINDS, AccumulationPoint, RunConfig, Section
 from trainer_backend.optimizer_table import OPTIMIZERS
 from trainer_backend.watching.messages import template_fault
 
@@ -390,17 +390,50 @@ def _steps(config: RunConfig) -> list[Problem]:
             f" Try {nearest}, or another accumulation.micro_batch_size."
         )
         problems.append(Problem(path, value, message))
-    starts = [point.from_sample for point in asked.schedule]
-    if starts != sorted(set(starts)):
-        message = "accumulation.schedule must rise: each from_sample larger than the one before. Sort it."
-        problems.append(Problem("accumulation.schedule", starts, message))
-    elif starts and starts[0] > 0 and asked.gradient_accumulation_steps is None and value is None:
+    return problems + _points(config)
+
+
+def _points(config: RunConfig) -> list[Problem]:
+    """What is wrong with the schedule of N: the first thing only."""
+    asked, one = config.accumulation, config.accumulation.micro_batch_size * config.run.devices
+    path, points = "accumulation.schedule", config.accumulation.schedule
+    starts = [point.start for point in points]
+    message = next((fault for place, point in enumerate(points) if (fault := _point(place, point, one))), "")
+    if message:
+        pass
+    elif len({point.from_token is None for point in points}) > 1:
+        message = f"{path} counts some starts in samples and some in tokens. Use one of the two."
+    elif starts != sorted(set(starts)):
+        unit = "from_sample" if points[0].from_sample is not None else "from_token"
+        message = f"{path} must rise: each {unit} larger than the one before. Sort it."
+    elif (
+        starts
+        and starts[0] > 0
+        and asked.gradient_accumulation_steps is None
+        and asked.effective_batch_size is None
+    ):
+        unit = "sample" if points[0].from_sample is not None else "token"
         message = (
-            f"accumulation.schedule starts at sample {starts[0]}; N before it is not known."
-            " Start it at from_sample = 0, or give accumulation.gradient_accumulation_steps."
+            f"{path} starts at {unit} {starts[0]}; N before it is not known."
+            f" Start it at from_{unit} = 0, or give accumulation.gradient_accumulation_steps."
         )
-        problems.append(Problem("accumulation.schedule", starts, message))
-    return problems
+    return [Problem(path, starts, message)] if message else []
+
+
+def _point(place: int, point: AccumulationPoint, one: int) -> str:
+    """What is wrong with one row of the schedule of N; empty when nothing is. `one`: samples a round."""
+    path, batch = f"accumulation.schedule[{place}]", point.effective_batch_size
+    if (point.from_sample is None) == (point.from_token is None):
+        return f"{path} must have from_sample or from_token, one of the two, such as from_sample = 64000."
+    if (point.steps is None) == (batch is None):
+        return f"{path} must have steps or effective_batch_size, one of the two, such as steps = 8."
+    if batch is not None and batch % one:
+        lower, upper = batch // one * one, -(-batch // one) * one
+        return (
+            f"{path}.effective_batch_size = {batch} is not a multiple of micro-batch size x devices = {one}."
+            f" Try {f'{lower} or {upper}' if lower else upper}."
+        )
+    return ""
 
 
 def _schedule(config: RunConfig) -> list[Problem]:

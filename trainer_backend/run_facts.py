@@ -227,7 +227,7 @@ class RunFacts:
                     seq=record.seq, attempt=record.attempt, step=fact.step, key=fact.key, before=fact.before,
                     after=fact.after, asked_by=fact.asked_by,
                 )  # fmt: skip
-                return self._change(change, recorded=fact.key in FIELDS)
+                return self._change(change, recorded=fact.key in FIELDS and fact.asked_by != "schedule")
             case OutOfMemoryRecovered():
                 # What the window was split to; where that changes a setting, the next facts say so.
                 self._changes[fact.step, CEILING] = RecordedChange(

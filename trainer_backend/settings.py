@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias, assert_never
 
 import msgspec
 
-from trainer_backend.config import RunConfig
+from trainer_backend.config import AccumulationSection, RunConfig
 from trainer_backend.optimizer_table import OPTIMIZERS
 from trainer_backend.protocol import Scalar, SetAccumulation
 
@@ -112,7 +112,7 @@ def settings_of(config: RunConfig, ranks: int | None = None) -> Settings:
         weight_decay=optimizer.weight_decay,
         beta2=optimizer.betas[1] if OPTIMIZERS[optimizer.name].has_beta2 else None,
         ema_decay=optimizer.ema_decay,
-        schedule_points=1 if points and points[0].from_sample == 0 else 0,
+        schedule_points=1 if points and points[0].start == 0 else 0,
     )
     if config.accumulation.effective_batch_size is not None and not settings.schedule_points:
         return with_micro_batches(settings, config.effective_batch // settings.micro_batch_size)
@@ -186,6 +186,57 @@ def with_accumulation(settings: Settings, command: SetAccumulation) -> Settings:
     if command.scale_ema and settings.ema_decay is not None:
         changed["ema_decay"] = ema_decay_after(settings.ema_decay, kappa)
     return msgspec.structs.replace(settings, **changed)
+
+
+def with_next_point(settings: Settings, config: RunConfig) -> Settings:
+    """The recipe's schedule of N has reached its next point: its N, with the companions of its rules.
+
+    Each follows from its value at the run's beginning, so that a floor on the way leaves no trace; one
+    that somebody changed meanwhile follows from what it is.
+    """
+    point = config.accumulation.schedule[settings.schedule_points]
+    steps = point.steps_at(settings.micro_batch_size * settings.schedule_ranks)
+    after = msgspec.structs.replace(settings, schedule_points=settings.schedule_points + 1)
+    after = with_micro_batches(after, steps * settings.schedule_ranks)
+    return with_rules(settings, after, settings_of(config, settings.schedule_ranks), config.accumulation)
+
+
+def stages(config: RunConfig) -> list[tuple[int, Settings]]:
+    """From which sample (or token) on the recipe's schedule makes which settings; the first from 0."""
+    settings = settings_of(config)
+    found = [(0, settings)]
+    for point in config.accumulation.schedule[settings.schedule_points :]:
+        settings = with_next_point(settings, config)
+        found.append((point.start, settings))
+    return found
+
+
+def with_rules(before: Settings, after: Settings, first: Settings, rules: AccumulationSection) -> Settings:
+    """`after` with what the recipe's rules make of learning rate, beta2, weight decay and EMA."""
+    old, new = (each.effective_batch / first.effective_batch for each in (before, after))
+    changed: dict[str, float] = {}
+    for field in ("learning_rate", "beta2", "weight_decay", "ema_decay"):
+        start, now = getattr(first, field), getattr(before, field)
+        if start is None or now is None:
+            continue
+        is_own = math.isclose(now, _by_rule(field, start, old, rules), rel_tol=1e-12)
+        changed[field] = (
+            _by_rule(field, start, new, rules) if is_own else _by_rule(field, now, new / old, rules)
+        )
+    return msgspec.structs.replace(after, **changed)
+
+
+def _by_rule(field: str, value: float, kappa: float, rules: AccumulationSection) -> float:
+    """One companion for an effective batch kappa times as large."""
+    if field == "learning_rate":
+        return learning_rate_after(value, kappa, rules.learning_rate_rule)
+    if field == "beta2" and rules.beta2_rule == "power":
+        return beta2_after(value, kappa, floor=rules.beta2_floor)
+    if field == "weight_decay" and rules.decay_rule == "linear":
+        return weight_decay_after(value, kappa)
+    if field == "ema_decay" and rules.ema_rule == "power":
+        return ema_decay_after(value, kappa)
+    return value
 
 
 # ------------------------------------------------------------------------- as facts tell them

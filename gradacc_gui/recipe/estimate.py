@@ -11,7 +11,7 @@ from gradacc_gui.recipe.draft import Draft
 from gradacc_gui.recipe.field_specs import ABSENT
 from gradacc_gui.recipe.points import points_fault
 from gradacc_gui.words import tr
-from trainer_backend.config import RunConfig
+from trainer_backend.config import AccumulationPoint, RunConfig
 from trainer_backend.kinds import LanguageModelTask
 
 MICRO_PATH: Final = "accumulation.micro_batch_size"
@@ -64,7 +64,24 @@ def _right_points(draft: Draft) -> list[tuple[int, int]]:
     """Samples and N of the schedule of N; none while a row of it is wrong."""
     if points_fault(draft.specs[SCHEDULE_PATH], draft.text(SCHEDULE_PATH)):
         return []
-    return [(point["from_sample"], point["steps"]) for point in draft.value(SCHEDULE_PATH)]
+    points = [msgspec.convert(point, AccumulationPoint) for point in draft.value(SCHEDULE_PATH)]
+    micro, world = draft.valid_value(MICRO_PATH), draft.valid_value("run.devices")
+    if not micro or not world or any(point.from_sample is None and point.start for point in points):
+        return []  # where tokens decide, nobody knows the sample
+    return [(point.start, point.steps_at(micro * world)) for point in points]
+
+
+def _points(config: RunConfig) -> list[tuple[int, int]]:
+    """Sample and N of each point from 0 on; but for those whose start is a token: nobody knows its sample."""
+    one = config.accumulation.micro_batch_size * config.run.devices
+    points = [
+        (point.start, point.steps_at(one))
+        for point in config.accumulation.schedule
+        if point.from_sample is not None or not point.start
+    ]
+    if not points or points[0][0] > 0:
+        points.insert(0, (0, config.accumulation_steps))
+    return points
 
 
 def converted(draft: Draft, before: str, after: str) -> str | None:
@@ -111,9 +128,7 @@ def parameters(config: RunConfig) -> int | None:
 def steps_for(config: RunConfig, samples: int) -> int:
     """Optimizer steps that consume `samples`, following the schedule of N; the last may be short."""
     steps, seen = 0, 0
-    points = [(point.from_sample, point.steps) for point in config.accumulation.schedule]
-    if not points or points[0][0] > 0:
-        points.insert(0, (0, config.accumulation_steps))
+    points = _points(config)
     per_micro_batch = config.accumulation.micro_batch_size * config.run.devices
     for (_, count), following in zip(points, [*points[1:], None], strict=True):
         until = samples if following is None else min(following[0], samples)
@@ -127,9 +142,7 @@ def steps_for(config: RunConfig, samples: int) -> int:
 def samples_for(config: RunConfig, optimizer_steps: int) -> int:
     """Samples that `optimizer_steps` windows consume, following the schedule of N."""
     seen, left = 0, optimizer_steps
-    points = [(point.from_sample, point.steps) for point in config.accumulation.schedule]
-    if not points or points[0][0] > 0:
-        points.insert(0, (0, config.accumulation_steps))
+    points = _points(config)
     per_micro_batch = config.accumulation.micro_batch_size * config.run.devices
     for (_, count), following in zip(points, [*points[1:], None], strict=True):
         window = per_micro_batch * count

@@ -10,7 +10,7 @@ import functools
 import re
 import tomllib
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -82,6 +82,13 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True):
         return self.path.rpartition(".")[2]
 
 
+OTHER_UNITS: Final[Mapping[str, tuple[str, str]]] = {
+    "from_sample": ("from_token", "tokens"),
+    "steps": ("effective_batch_size", "samples"),
+}
+"""Of a point's column: the key that may stand in its place, and the word behind its number."""
+
+
 def specs_of(section: str, kind: str) -> tuple[FieldSpec, ...]:
     """The fields of one of the recipe's tables, in the order of its type, without `task.kind`."""
     found = section_types(kind)[section]
@@ -143,7 +150,10 @@ def _spec(path: str, field: inspect.Field, values: tuple[str | int, ...] = ()) -
     columns: tuple[FieldSpec, ...] = ()
     item = bare(kind.item_type) if isinstance(kind, inspect.VarTupleType) else None
     if isinstance(item, inspect.StructType):
-        columns = tuple(_spec(f"{path}.{part.encode_name}", part) for part in item.fields)
+        other = {key for key, _ in OTHER_UNITS.values()}
+        columns = tuple(
+            _spec(f"{path}.{part.encode_name}", part) for part in item.fields if part.encode_name not in other
+        )
     return FieldSpec(
         path=path,
         title=title or path.rpartition(".")[2].replace("_", " ").capitalize(),
@@ -313,12 +323,28 @@ def _read_list(text: str) -> list[str]:
 
 def _point_cells(spec: FieldSpec, item: Any) -> tuple[str, ...]:  # noqa: ANN401 - plain data
     values = item if isinstance(item, dict) else msgspec.to_builtins(item)
-    return tuple(text_of(column, values.get(column.name)) for column in spec.columns)
+    return tuple(_point_cell(column, values) for column in spec.columns)
+
+
+def _point_cell(column: FieldSpec, values: dict[str, Any]) -> str:
+    key, unit = OTHER_UNITS.get(column.name, ("", ""))
+    if values.get(key) is not None:
+        return f"{values[key]} {unit}"
+    return text_of(column, values.get(column.name))
+
+
+def point_value(column: FieldSpec, cell: str) -> tuple[str, Any]:
+    """The key and the value that a cell of a point says: 64000, or "1000000 tokens" of the other key."""
+    key, unit = OTHER_UNITS.get(column.name, ("", ""))
+    number, _, word = cell.strip().rpartition(" ")
+    if unit and word == unit:
+        return key, value_of(column, number)
+    return column.name, value_of(column, cell)
 
 
 def _read_points(spec: FieldSpec, text: str) -> list[Any]:
     return [
-        {column.name: value_of(column, cell) for column, cell in zip(spec.columns, row, strict=True)}
+        dict(point_value(column, cell) for column, cell in zip(spec.columns, row, strict=True) if cell)
         for row in rows_of(text, len(spec.columns))
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ import tomlkit
 from tomlkit.items import AoT, Array
 from tomlkit.toml_document import TOMLDocument
 
-from gradacc_gui.recipe.field_specs import FieldSpec, TextRow, rows_of, value_of
+from gradacc_gui.recipe.field_specs import ABSENT, FieldSpec, TextRow, point_value, rows_of
 from gradacc_gui.words import tr
 from trainer_backend.config import AccumulationSection
 from trainer_backend.config_check import check_value
@@ -23,18 +23,21 @@ _RIGHT: Final = {"from_sample": 0, "steps": 1}
 def wrong_cells(spec: FieldSpec, rows: Sequence[TextRow]) -> list[tuple[int, int]]:
     """Row and column of each cell that is wrong; an empty row is right."""
     wrong = []
-    last = -1
+    last: dict[str, int] = {}
     for place, row in enumerate(rows):
         if not any(cell.strip() for cell in row):
             continue
         for number, (column, cell) in enumerate(zip(spec.columns, row, strict=True)):
-            value = value_of(column, cell)
-            if check_value(spec.path, [{**_RIGHT, column.name: value}], AccumulationSection, "schedule"):
+            key, value = point_value(column, cell)
+            rest = {name: right for name, right in _RIGHT.items() if name != column.name}
+            point = {**rest, key: value}
+            problem = check_value(spec.path, [point], AccumulationSection, "schedule")
+            is_bad: bool = value is ABSENT or problem is not None
+            if not is_bad and column.name == "from_sample":
+                is_bad = value <= last.get(key, -1) or (bool(last) and key not in last)
+                last[key] = max(last.get(key, -1), value)
+            if is_bad:
                 wrong.append((place, number))
-            elif column.name == "from_sample":
-                if value <= last:
-                    wrong.append((place, number))
-                last = max(last, value)
     return wrong
 
 
@@ -47,11 +50,20 @@ def points_fault(spec: FieldSpec, text: str) -> str:
     place, number = wrong[0]
     column = spec.columns[number]
     if column.name == "steps":
-        sentence = tr("Row {row}: enter N as a whole number from 1 to 1,000,000, without commas.")
-    elif isinstance(value := value_of(column, rows[place][number]), int) and place and value >= 0:
-        sentence = tr("Row {row}: its sample must be larger than the one in the row above. Sort the rows.")
+        sentence = tr(
+            "Row {row}: enter N as a whole number from 1 to 1,000,000, without commas,"
+            " or the effective batch: 256 samples."
+        )
+    elif isinstance(value := point_value(column, rows[place][number])[1], int) and place and value >= 0:
+        sentence = tr(
+            "Row {row}: its sample must be larger than the one in the row above, in the same unit."
+            " Sort the rows."
+        )
     else:
-        sentence = tr("Row {row}: enter the sample from which N applies, as a whole number: 64000.")
+        sentence = tr(
+            "Row {row}: enter the sample from which N applies, as a whole number: 64000, or the token:"
+            " 1000000 tokens."
+        )
     return sentence.format(row=place + 1)
 
 
@@ -68,11 +80,12 @@ def write_points(document: TOMLDocument, path: str, points: Sequence[dict[str, i
         set_value(document, path, entries)
         entries = tables[section][name]
     make = tomlkit.table if isinstance(entries, AoT) else tomlkit.inline_table
-    before = [entry.get("from_sample") for entry in entries]
-    after = [point["from_sample"] for point in points]
+    before, after = [_start(entry) for entry in entries], [_start(point) for point in points]
     for _, old, old_end, new, new_end in reversed(SequenceMatcher(None, before, after).get_opcodes()):
         both = min(old_end - old, new_end - new)
         for place, point in zip(range(old, old + both), points[new : new + both], strict=True):
+            for key in set(entries[place]) - set(point):
+                del entries[place][key]
             for key, value in point.items():
                 if entries[place].get(key) != value:
                     entries[place][key] = value
@@ -82,3 +95,7 @@ def write_points(document: TOMLDocument, path: str, points: Sequence[dict[str, i
             made = make()
             made.update(point)
             entries.insert(place, made)
+
+
+def _start(point: Mapping[str, Any]) -> tuple[Any, Any]:
+    return point.get("from_sample"), point.get("from_token")

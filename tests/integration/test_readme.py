@@ -30,7 +30,7 @@ def table_rows() -> dict[str, set[str]]:
     """The manual's tables: words in code of the first cell, and those of the second."""
     rows = re.findall(r"^\| (.+?) \| (.+) \|$", MANUAL, flags=re.MULTILINE)
     return {
-        name: set(re.findall(r"`([a-z_]+)(?: = [^`]*)?`", cell))
+        name: set(re.findall(r"`([a-z0-9_]+)(?: = [^`]*)?`", cell))
         for head, cell in rows
         for name in re.findall(r"`\[?(\w+)\]?`", head)
     }

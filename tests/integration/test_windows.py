@@ -338,3 +338,17 @@ def _weight(run: RunDirectory) -> float:
 
     newest = list(checkpoints_in(run.checkpoints_path).values())[-1]
     return float(checkpoint.read(newest).model["w"])
+
+
+def test_the_schedule_of_n_takes_its_companions_along_live_and_says_so(tmp_path: Path) -> None:
+    """N 2 to 4 under x kappa: each update is twice as large, and the journal has who changed what."""
+    points = [{"from_sample": 0, "steps": 2}, {"from_sample": 4, "effective_batch_size": 4}]
+    rules = {"learning_rate_rule": "linear", "decay_rule": "linear"}
+    run = make_probe(
+        tmp_path, {"run": {"max_samples": 12}, "accumulation": {"schedule": points, **rules}}, length=100
+    )
+    assert run_here(run) == 0
+    steps = events(run, OptimizerStepMeasured)
+    assert [(step.micro_batches, step.learning_rate) for step in steps] == [(2, 1), (2, 1), (4, 2), (4, 2)]
+    rate = [change for change in events(run, SettingChanged) if change.key == "optimizer.learning_rate"]
+    assert [(c.step, c.before, c.after, c.asked_by) for c in rate] == [(3, 1.0, 2.0, "schedule")]

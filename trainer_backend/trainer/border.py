@@ -39,6 +39,7 @@ from trainer_backend.settings import (
     differences,
     with_accumulation,
     with_micro_batches,
+    with_next_point,
     with_value,
 )
 from trainer_backend.trainer.assembly import Parts
@@ -182,12 +183,12 @@ class Border:
                 )  # fmt: skip
 
     def _follow_schedule(self, step: int) -> None:
-        """The recipe's schedule of N, by samples consumed."""
+        """The recipe's schedule of N, by samples or tokens consumed, with its companions."""
         points = self._config.accumulation.schedule
         reached = self.settings.schedule_points
-        while reached < len(points) and points[reached].from_sample <= self._engine.samples_seen:
-            after = msgspec.structs.replace(self.settings, schedule_points=reached + 1)
-            after = with_micro_batches(after, points[reached].steps * after.schedule_ranks)
+        samples, tokens = self._engine.samples_seen, self._engine.tokens_seen
+        while reached < len(points) and points[reached].is_reached(samples, tokens):
+            after = with_next_point(self.settings, self._config)
             self._change(after, Author("schedule", time.time()), step)
             reached += 1
 

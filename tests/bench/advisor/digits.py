@@ -103,7 +103,8 @@ def critical_batch(steps: dict[int, float]) -> float:
         rest = samples - np.log1p(batches / b_crit)
         return float(np.var(rest))
 
-    return min(np.geomspace(2, 2000, 400).tolist(), key=off)
+    candidates: list[float] = np.geomspace(2, 2000, 400).tolist()
+    return min(candidates, key=off)
 
 
 def noise_scales(x: torch.Tensor, y: torch.Tensor) -> list[float]:

@@ -6,6 +6,7 @@ disturbs the machine disturbs them alike. Regret: the chosen pair's time over th
 
 from __future__ import annotations
 
+import functools
 import statistics
 import sys
 import tempfile
@@ -36,9 +37,7 @@ def measure() -> dict[str, Any]:
         for name, (entry, options) in MODELS.items():
             path = written(Path(folder), entry, EFFECTIVE_BATCH, **options)
             began = time.monotonic()
-            plan = make_plan(
-                load_recipe(path), lambda size, path=path: probe_process(str(path), size), lambda _: None
-            )
+            plan = make_plan(load_recipe(path), functools.partial(probe_process, str(path)), lambda _: None)
             took[name] = round(time.monotonic() - began, 1)
             assert plan.best is not None
             by_size = swept(path)

@@ -5,6 +5,7 @@ One process a probe, as in the product. The error is over what the micro-batches
 
 from __future__ import annotations
 
+import functools
 import sys
 import tempfile
 from pathlib import Path
@@ -34,7 +35,7 @@ def measure() -> dict[str, Any]:
         for name, (entry, options) in MODELS.items():
             path = written(Path(folder), entry, EFFECTIVE_BATCH, **options)
             plan = make_plan(
-                load_recipe(path), lambda size, path=path: probe_process(str(path), size),
+                load_recipe(path), functools.partial(probe_process, str(path)),
                 lambda _: None, memory_gib=LIMIT_GIB,
             )  # fmt: skip
             lines, errors[name] = Lines(plan.probes), {}

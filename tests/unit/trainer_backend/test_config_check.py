@@ -177,3 +177,28 @@ def test_any_data_is_a_config_or_sentences_and_never_an_exception(data: dict[str
     else:
         assert checked
         assert all(entry.message.endswith((".", "?")) for entry in checked)
+
+
+@pytest.mark.parametrize(
+    ("points", "said"),
+    [
+        ([{"steps": 2}], "must have from_sample or from_token"),
+        ([{"from_sample": 0, "from_token": 0, "steps": 2}], "must have from_sample or from_token"),
+        ([{"from_sample": 0}], "must have steps or effective_batch_size"),
+        ([{"from_sample": 0, "effective_batch_size": 20}], "Try 16 or 24."),
+        ([{"from_sample": 0, "steps": 2}, {"from_token": 9, "steps": 4}], "Use one of the two."),
+        ([{"from_token": 9, "steps": 2}], "starts at token 9"),
+    ],
+)
+def test_a_point_of_the_schedule_says_each_thing_once(points: list[dict[str, int]], said: str) -> None:
+    """Where it starts, and what N is."""
+    (message,) = messages({"run": RUN, "accumulation": {"micro_batch_size": 8, "schedule": points}})
+    assert said in message
+
+
+def test_a_schedule_may_count_tokens_and_give_effective_batches() -> None:
+    """N at the start follows from the micro-batch."""
+    points = [{"from_token": 0, "effective_batch_size": 32}, {"from_token": 1000, "effective_batch_size": 64}]
+    config = check({"run": RUN, "accumulation": {"micro_batch_size": 8, "schedule": points}})
+    assert isinstance(config, RunConfig)
+    assert config.accumulation_steps == 4

@@ -5,13 +5,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from trainer_backend.config import RunConfig
 from trainer_backend.protocol import SetAccumulation
 from trainer_backend.settings import (
     Settings,
     beta2_after,
     differences,
     divisible_sizes,
+    stages,
     with_accumulation,
+    with_next_point,
     with_value,
 )
 
@@ -75,3 +78,73 @@ def test_beta2_stops_at_its_floor() -> None:
     assert beta2_after(0.95, 2, floor=0.5) == 0.95**2
     assert beta2_after(0.4, 0.5, floor=0.5) == 0.4**0.5
     assert beta2_after(0.4, 2, floor=0.5) == 0.4
+
+
+# --------------------------------------------------------------- the schedule of N takes along
+
+
+def scheduled(points: list[dict[str, int]], **rules: object) -> RunConfig:
+    """AdamW with beta2 0.999, decay 0.1, EMA 0.99; micro-batches of 8."""
+    return msgspec.convert(
+        {
+            "accumulation": {"micro_batch_size": 8, "schedule": points, **rules},
+            "optimizer": {
+                "learning_rate": 0.01, "betas": [0.9, 0.999], "weight_decay": 0.1, "ema_decay": 0.99,
+            },
+        },
+        RunConfig,
+    )  # fmt: skip
+
+
+RULES = {"learning_rate_rule": "sqrt", "beta2_rule": "power", "decay_rule": "linear", "ema_rule": "power"}
+
+
+def test_a_schedule_takes_its_companions_along() -> None:
+    """kappa = 4: twice the learning rate, beta2 ** 4, four times the decay, EMA ** 4."""
+    config = scheduled([{"from_sample": 0, "steps": 2}, {"from_sample": 64, "steps": 8}], **RULES)
+    (_, first), (start, last) = stages(config)
+    assert (start, first.effective_batch, last.effective_batch) == (64, 16, 64)
+    assert last.learning_rate == pytest.approx(0.02, rel=1e-15)
+    assert last.beta2 == pytest.approx(0.999**4, rel=1e-15)
+    assert last.weight_decay == pytest.approx(0.4, rel=1e-15)
+    assert last.ema_decay == pytest.approx(0.99**4, rel=1e-15)
+
+
+def test_without_rules_a_schedule_changes_n_alone() -> None:
+    """Nothing else changes silently."""
+    points = [{"from_sample": 0, "steps": 2}, {"from_sample": 64, "steps": 8}]
+    (_, first), (_, last) = stages(scheduled(points))
+    assert differences(first, last) == {"accumulation.gradient_accumulation_steps": (2, 8)}
+
+
+@pytest.mark.parametrize(("beta2", "floor"), [(0.999, 0.95), (0.95, 0.95), (0.9, 0.9)])
+def test_beta2_has_a_floor_under_a_growing_batch(beta2: float, floor: float) -> None:
+    """N 1 to 64 at 0.95 would give 0.038; the floor is the smaller of beta2 and 0.95."""
+    config = scheduled([{"from_sample": 0, "steps": 1}, {"from_sample": 8, "steps": 64}], beta2_rule="power")
+    optimizer = msgspec.structs.replace(config.optimizer, betas=(0.9, beta2))
+    (_, _), (_, last) = stages(msgspec.structs.replace(config, optimizer=optimizer))
+    assert last.beta2 == floor
+
+
+def test_a_floor_on_the_way_leaves_no_trace_when_the_batch_shrinks_again() -> None:
+    """1, 64, 1: all is as it began."""
+    points = [{"from_sample": place, "steps": steps} for place, steps in ((0, 1), (8, 64), (1000, 1))]
+    (_, first), _, (_, last) = stages(scheduled(points, **RULES))
+    assert differences(first, last) == {}
+
+
+def test_a_value_that_somebody_changed_is_what_the_schedule_goes_on_from() -> None:
+    """The learning rate typed while N was 2 is doubled, not the recipe's."""
+    config = scheduled([{"from_sample": 0, "steps": 2}, {"from_sample": 64, "steps": 8}], **RULES)
+    typed = msgspec.structs.replace(stages(config)[0][1], learning_rate=0.003)
+    assert with_next_point(typed, config).learning_rate == pytest.approx(0.006, rel=1e-15)
+
+
+def test_an_effective_batch_in_the_schedule_becomes_n_for_the_micro_batch_that_runs() -> None:
+    """256 samples in micro-batches of 8 are N = 32, in those of 4 N = 64."""
+    points = [{"from_sample": 0, "steps": 2}, {"from_sample": 64, "effective_batch_size": 256}]
+    config = scheduled(points)
+    first = stages(config)[0][1]
+    assert with_next_point(first, config).accumulation_steps == 32
+    smaller = msgspec.structs.replace(first, micro_batch_size=4)
+    assert with_next_point(smaller, config).accumulation_steps == 64

@@ -14,7 +14,7 @@ from PySide6.QtTest import QTest
 from gradacc_gui.form.new_run_page import FormPage
 from gradacc_gui.form.points_edit import PointsEdit
 from gradacc_gui.recipe.draft import Draft
-from gradacc_gui.recipe.field_specs import all_specs, rows_of, text_of_rows
+from gradacc_gui.recipe.field_specs import all_specs, rows_of, text_of, text_of_rows
 from gradacc_gui.recipe.points import points_fault, write_points
 from tests.support.recipes import RECIPE
 from trainer_backend.config import AccumulationPoint, RunConfig
@@ -85,6 +85,9 @@ def test_whatever_is_typed_into_a_cell_stays_in_its_cell(typed: list[tuple[str, 
         ("1,000: 4", "Row 1: enter the sample"),
         ("-1: 4", "Row 1: enter the sample"),
         ("6400: 4, 6400: 8", "Row 2: its sample must be larger than"),
+        ("0 tokens: 4, 6400 tokens: 256 samples", ""),
+        ("0: 4, 6400 tokens: 8", "Row 2: its sample must be larger than"),
+        ("0: samples", "Row 1: enter N as a whole number"),
     ],
 )
 def test_the_first_cell_that_is_wrong_is_named_with_what_would_be_right(text: str, sentence: str) -> None:
@@ -126,6 +129,17 @@ def test_rows_that_stay_keep_their_comments_when_others_come_and_go(recipe: str)
     assert "# the loss is flat by now" in [line.strip() for line in lines]
     assert any("steps = 8" in line and line.endswith("# once it is warm") for line in lines)
     assert any("steps = 32" in line and line.endswith("# big") for line in lines)
+
+
+def test_tokens_and_effective_batches_go_through_the_form_and_back(draft: Draft) -> None:
+    """A word behind the number says that it is the other key's; the row's own key goes."""
+    draft.set_text(PATH, "0 tokens: 4, 6400 tokens: 256 samples")
+    wanted = [{"from_token": 0, "steps": 4}, {"from_token": 6400, "effective_batch_size": 256}]
+    document = draft.document()
+    assert parse_document(tomlkit.dumps(document)).unwrap()["accumulation"]["schedule"] == wanted
+    assert text_of(SPEC, wanted) == "0 tokens: 4, 6400 tokens: 256 samples"
+    write_points(document, PATH, [{"from_token": 0, "effective_batch_size": 32}])
+    assert document.unwrap()["accumulation"]["schedule"] == [{"from_token": 0, "effective_batch_size": 32}]
 
 
 def test_a_schedule_that_was_emptied_is_taken_out_of_the_recipe() -> None:

@@ -38,3 +38,14 @@ def test_a_warning_looks_like_one(qtbot: QtBot) -> None:
     for warns, role in ((True, "warning"), (False, "help")):
         picture.show_preview(SchedulePreview((0.0, 1.0), "x", warns=warns))
         assert picture.words.property("role") == role
+
+
+def test_the_effective_batch_stands_behind_the_line_as_stairs(qtbot: QtBot) -> None:
+    """As high as its share of the largest."""
+    picture = SchedulePicture()
+    qtbot.addWidget(picture)
+    picture.show_preview(SchedulePreview((1.0, 1.0), "x", (0.25, 1.0)))
+    low, high = picture.line.steps()
+    assert low.y() > high.y()
+    picture.show_preview(SchedulePreview((1.0, 1.0), "x"))
+    assert picture.line.steps() == []

@@ -27,8 +27,8 @@ def windows(config: RunConfig) -> list[int]:
     for _ in range(60):
         count = config.accumulation.gradient_accumulation_steps or 1
         for point in config.accumulation.schedule:
-            if point.from_sample <= seen:
-                count = point.steps
+            if point.start <= seen:
+                count = point.steps_at(config.accumulation.micro_batch_size)
         seen += count * config.accumulation.micro_batch_size
         ends.append(seen)
     return ends

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from gradacc_gui.recipe.schedule_preview import PLACES, preview
@@ -50,3 +51,32 @@ def test_a_warm_up_that_never_ends_is_warned_about() -> None:
 def test_a_constant_rate_is_not_drawn() -> None:
     """There is nothing to see."""
     assert preview(config({"max_samples": 64}, {}), None).ratios == ()
+
+
+def test_a_schedule_of_n_is_drawn_with_what_it_takes_along() -> None:
+    """The stairs of the effective batch, and a learning rate that doubles when it does four times."""
+    points = [{"from_sample": 0, "steps": 2}, {"from_sample": 320, "steps": 8}]
+    asked = msgspec.convert(
+        {
+            "run": {"max_samples": 640},
+            "accumulation": {"micro_batch_size": 8, "schedule": points, "learning_rate_rule": "sqrt"},
+            "optimizer": {"learning_rate": 0.01},
+            "schedule": {"kind": "constant", "warmup_samples": 0},
+        },
+        RunConfig,
+    )
+    shown = preview(asked, None)
+    assert set(shown.batches) == {0.25, 1.0}
+    assert (shown.ratios[0], shown.ratios[-1]) == (0.5, 1.0)
+    assert shown.sentence == "Effective batch 16 → 64, learning rate 0.01 → 0.02"
+
+
+def test_what_begins_at_a_token_is_said_and_not_drawn() -> None:
+    """Nobody knows the sample."""
+    points = [{"from_token": 0, "steps": 2}, {"from_token": 320, "steps": 8}]
+    asked = msgspec.convert(
+        {"run": {"max_samples": 640}, "accumulation": {"micro_batch_size": 8, "schedule": points}}, RunConfig
+    )
+    shown = preview(asked, None)
+    assert shown.batches == ()
+    assert "16 → 64 by tokens (not drawn)" in shown.sentence
