@@ -195,6 +195,15 @@ class AccumulationSection(Section, frozen=True, kw_only=True):
             extra={"unit": "samples"},
         ),
     ] = None
+    tokens_per_step: Annotated[
+        Annotated[int, Meta(ge=1, le=10**12)] | None,
+        Meta(
+            title="Tokens a step",
+            description="A step ends as soon as its micro-batches have at least so many valid tokens, and"
+            " after N of them at the latest. Empty: every step has N.",
+            extra={"unit": "tokens", "advanced": True},
+        ),
+    ] = None
     normalization: Annotated[
         Literal["tokens", "samples"],
         Meta(
@@ -288,6 +297,11 @@ class AccumulationSection(Section, frozen=True, kw_only=True):
             extra={"advanced": True},
         ),
     ] = "equal"
+
+    @property
+    def ends_by_tokens(self) -> bool:
+        """Whether a window ends at a number of tokens, so that its N is not known before."""
+        return self.tokens_per_step is not None
 
 
 class OptimizerSection(Section, frozen=True, kw_only=True):

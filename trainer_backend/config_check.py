@@ -390,7 +390,26 @@ def _steps(config: RunConfig) -> list[Problem]:
             f" Try {nearest}, or another accumulation.micro_batch_size."
         )
         problems.append(Problem(path, value, message))
-    return problems + _points(config)
+    return problems + _by_tokens(config) + _points(config)
+
+
+def _by_tokens(config: RunConfig) -> list[Problem]:
+    """A window that ends at a number of tokens has no fixed N: two things need one."""
+    asked, path = config.accumulation, "accumulation.tokens_per_step"
+    if asked.tokens_per_step is None:
+        return []
+    message = ""
+    if config.run.devices > 1:
+        message = (
+            f"{path} works on one device: several must agree on N before they read. Remove it, or set"
+            " run.devices = 1."
+        )
+    elif asked.tail == "drop":
+        message = (
+            f'{path} and accumulation.tail = "drop" do not go together: no step is known to be whole before'
+            ' it is read. Set accumulation.tail = "step" or "carry".'
+        )
+    return [Problem(path, asked.tokens_per_step, message)] if message else []
 
 
 def _points(config: RunConfig) -> list[Problem]:

@@ -18,6 +18,8 @@ def beside_field(problem: Problem, specs: Mapping[str, FieldSpec]) -> str:
     spec = _spec_of(problem.path, specs)
     if spec is not None and (comma := _comma_fault(spec, problem.value)):
         return comma
+    if spec is not None and spec.shape == "pair" and spec.default is None:
+        return tr("Enter 2 numbers separated by a comma: 0, 4095.")
     if spec is not None and spec.shape == "pair":
         return tr("Enter {count} numbers separated by a comma, each from 0 to below 1: {example}.").format(
             count=len(spec.default), example=text_of(spec, spec.default)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gradacc_gui.words import warning
-from tests.support.trainers import events, make_probe, run_here, set_recipe
+from tests.support.trainers import events, make_probe, make_run, merged, run_here, set_recipe
 from trainer_backend.protocol import (
     AccumulationChanged,
     CommandAccepted,
@@ -352,3 +352,38 @@ def test_the_schedule_of_n_takes_its_companions_along_live_and_says_so(tmp_path:
     assert [(step.micro_batches, step.learning_rate) for step in steps] == [(2, 1), (2, 1), (4, 2), (4, 2)]
     rate = [change for change in events(run, SettingChanged) if change.key == "optimizer.learning_rate"]
     assert [(c.step, c.before, c.after, c.asked_by) for c in rate] == [(3, 1.0, 2.0, "schedule")]
+
+
+COUNTED = Path(__file__).parent.parent / "support" / "counted_task.py"
+BY_TOKENS: dict[str, Any] = {
+    "run": {"max_samples": 12, "device": "cpu", "precision": "fp32"},
+    "data": {"shuffle": False, "num_workers": 0},
+    "accumulation": {"micro_batch_size": 1, "gradient_accumulation_steps": 8, "tokens_per_step": 5},
+    "optimizer": {"name": "sgd", "learning_rate": 1.0},
+}
+
+
+def test_a_window_by_tokens_ends_with_the_micro_batch_that_makes_them_enough(tmp_path: Path) -> None:
+    """Samples of 1, 2, 3, 1, 2, 3 … tokens, at least 5 a step; the rest of the data is the last."""
+    run = make_run(tmp_path, BY_TOKENS, module=COUNTED)
+    assert run_here(run) == 0
+    steps = events(run, OptimizerStepMeasured)
+    assert [(step.micro_batches, step.tokens) for step in steps] == [(3, 6)] * 4
+    assert [round(step.gradient_norm * 3) for step in steps if step.gradient_norm] == [
+        111, 111_000, 111_000_000, 111_000_000_000,
+    ]  # fmt: skip
+
+
+def test_a_window_by_tokens_has_n_micro_batches_at_most(tmp_path: Path) -> None:
+    """Where too few tokens come together, N ends it."""
+    at_most = {"accumulation": {"gradient_accumulation_steps": 2}}
+    run = make_run(tmp_path, merged(BY_TOKENS, at_most), module=COUNTED)
+    assert run_here(run) == 0
+    assert [step.tokens for step in events(run, OptimizerStepMeasured)] == [3, 4, 5] * 2
+
+
+def test_a_window_by_tokens_of_a_task_that_counts_none_is_a_sentence(tmp_path: Path) -> None:
+    """What to add to the task is in it."""
+    run = make_run(tmp_path, merged(BY_TOKENS, {"task": {"options": {"counts": False}}}), module=COUNTED)
+    assert run_here(run) != 0
+    assert "does not count them. Give the task a method count(batch)" in events(run, RunFailed)[0].reason

@@ -497,6 +497,10 @@ class Accumulator:
         """What all ranks told of the last window; None where there is one rank."""
         return self._passes.agreed
 
+    def tokens_in(self, batch: Batch) -> int | None:
+        """Valid tokens of a micro-batch, as its loader or the task counts them; None when nobody does."""
+        return self._reader.piece(batch).tokens
+
     @property
     def void_norms(self) -> int:
         """Micro-batches whose gradient norm was dropped because a hook fired twice for one parameter."""

@@ -24,7 +24,7 @@ from trainer_backend.engine import (
     WindowTotals,
     graphs_compiled,
 )
-from trainer_backend.errors import GradaccError, WindowLeft
+from trainer_backend.errors import GradaccError, UsageError, WindowLeft
 from trainer_backend.protocol import (
     AnyEvent,
     ArtifactSaved,
@@ -49,6 +49,12 @@ from trainer_backend.trainer.watch import Watch
 
 FIRST_SAVE_S: Final = 2.0
 """What a save is taken to last before the attempt's first one."""
+
+
+NO_TOKENS: Final = (
+    "accumulation.tokens_per_step needs to know how many tokens a micro-batch has, and this task does not"
+    " count them. Give the task a method count(batch) that returns (samples, tokens), or remove the key."
+)
 
 
 class StopNow(WindowLeft):
@@ -79,7 +85,9 @@ class Loop:
         self._put = put
         self._border = Border(parts, checkpoints, steering, put, replay=replay, owed=owed)
         self._noise = noise or NoiseWatch(put)
-        self._watch = watch or Watch(parts.accumulator, put)
+        self._watch = watch or Watch(
+            parts.accumulator, put, by_tokens=parts.config.accumulation.ends_by_tokens
+        )
         self._evaluated_at = -1
         self._graphs = 0
         self._first_step = parts.accumulator.step + 1
@@ -143,7 +151,7 @@ class Loop:
         """One optimizer step over N micro-batches of b; None when no sample is left."""
         started = perf_counter()
         steps, size = self.settings.accumulation_steps, self.settings.micro_batch_size
-        batches = self._stream.window(steps, size)
+        batches = self._until_enough(self._stream.window(steps, size))
         first = next(batches, None)
         if first is None:
             return None
@@ -163,6 +171,20 @@ class Loop:
         self._put(measured)
         self._noise.take(result)
         self._watch.take_step(measured, size, self._noise.scale.estimate())
+
+    def _until_enough(self, batches: Iterator[Collated]) -> Iterator[Collated]:
+        """The window's batches; with `tokens_per_step` none behind the one that makes them enough."""
+        wanted, have = self._config.accumulation.tokens_per_step, 0
+        for batch in batches:
+            yield batch
+            if wanted is None:
+                continue
+            tokens = self._engine.tokens_in(batch)
+            if tokens is None:
+                raise UsageError(NO_TOKENS)
+            have += tokens
+            if have >= wanted:
+                return
 
     def _until_stopped(self, batches: Iterator[Collated]) -> Iterator[Collated]:
         """The window's batches. Raises StopNow between two: on a GPU it is the only place."""

@@ -182,7 +182,9 @@ class Training:
     def _watched(self) -> Watch:
         """What looks for faults and drift; one an attempt."""
         if self._watch is None:
-            self._watch = Watch(self._built().accumulator, self._life.put)
+            parts = self._built()
+            by_tokens = parts.config.accumulation.ends_by_tokens
+            self._watch = Watch(parts.accumulator, self._life.put, by_tokens=by_tokens)
         return self._watch
 
     def _noise_watch(self) -> NoiseWatch:

@@ -20,10 +20,12 @@ from trainer_backend.watching.watcher import Watcher
 class Watch:
     """Hands measurements to the watcher, and its alerts to the journal."""
 
-    def __init__(self, engine: Accumulator, put: Callable[[AnyEvent], None]) -> None:
+    def __init__(
+        self, engine: Accumulator, put: Callable[[AnyEvent], None], *, by_tokens: bool = False
+    ) -> None:
         self._engine = engine
         self._put = put
-        self._watcher = Watcher()
+        self._watcher = Watcher(by_tokens=by_tokens)
         self._unreached_told = False
 
     def take_step(

@@ -38,7 +38,9 @@ SLOWED_READINGS: Final = 60
 class Watcher:
     """Watches one attempt at a run. `take_step` and `take_reading` may be called from two threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, by_tokens: bool = False) -> None:
+        self._by_tokens = by_tokens
+        """Whether windows end at a number of tokens: a shorter one is then as usual as any other."""
         self._loss, self._norm = SpikeDetector(), SpikeDetector()
         self._loss_drift = DriftDetector(Against.LOWEST, least=0.06)
         self._norm_drift = DriftDetector(Against.BEFORE, least=0.06)
@@ -72,7 +74,8 @@ class Watcher:
         """
         step = event.step
         self._place = (step, event.samples_seen)
-        if event.skipped or event.micro_batches < event.accumulation_steps:
+        is_short = event.micro_batches < event.accumulation_steps and not self._by_tokens
+        if event.skipped or is_short:
             return []  # a skipped one is told by itself; a short tail is another kind of window
         shape = (event.accumulation_steps, micro_batch_size or event.micro_batch_size)
         if self._shape is not None and shape != self._shape:

@@ -202,3 +202,17 @@ def test_a_schedule_may_count_tokens_and_give_effective_batches() -> None:
     config = check({"run": RUN, "accumulation": {"micro_batch_size": 8, "schedule": points}})
     assert isinstance(config, RunConfig)
     assert config.accumulation_steps == 4
+
+
+@pytest.mark.parametrize(
+    ("run", "tail", "said"),
+    [({"devices": 2}, "step", "works on one device"), ({}, "drop", "do not go together")],
+)
+def test_a_window_by_tokens_is_refused_where_n_must_be_known(
+    run: dict[str, int], tail: str, said: str
+) -> None:
+    """Several ranks, and a tail that is dropped."""
+    asked = {"gradient_accumulation_steps": 8, "tokens_per_step": 512, "tail": tail}
+    (message,) = messages({"run": RUN | run, "accumulation": asked})
+    assert message.startswith("accumulation.tokens_per_step")
+    assert said in message

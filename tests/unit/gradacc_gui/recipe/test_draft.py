@@ -283,6 +283,13 @@ def test_a_wrong_pair_is_told_in_one_sentence(draft: Draft, text: str) -> None:
     )
 
 
+def test_a_wrong_pair_that_may_be_absent_is_told_with_an_example_of_its_own(draft: Draft) -> None:
+    """There is no default to show."""
+    draft.set_kind("segmentation")
+    draft.set_text("data.value_range", "0")
+    assert faults_of(draft)["data.value_range"] == "Enter 2 numbers separated by a comma: 0, 4095."
+
+
 def test_a_warm_up_is_counted_in_what_a_person_chooses(draft: Draft) -> None:
     """Samples, steps, a share or tokens: the recipe has one of them."""
     draft.set_text("schedule.warmup_samples", "640")

@@ -256,3 +256,14 @@ def test_every_alert_has_a_sentence_that_says_since_when_or_where() -> None:
         assert "?" not in text
         assert "{" not in text
         assert text.endswith(".")
+
+
+def test_windows_by_tokens_are_watched_though_they_end_before_n() -> None:
+    """Their number of micro-batches is no fault, and a spike among them is one."""
+    watcher, rng = Watcher(by_tokens=True), np.random.default_rng(30)
+    short = {"micro_batches": 3, "accumulation_steps": 8}
+    for step in range(1, 2500):
+        loss = 2 + 0.05 * rng.standard_normal()
+        assert watcher.take_step(window(step, loss=loss, gradient_norm=1.0, duration_s=0.1, **short)) == []
+    told = watcher.take_step(window(2500, loss=3.0, gradient_norm=1.0, duration_s=0.1, **short))
+    assert [alert.code for alert in told] == ["loss-spike"]
