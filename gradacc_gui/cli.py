@@ -120,6 +120,11 @@ def _add_running(command: Any) -> None:  # noqa: ANN401 - a function of the pars
         action="store_true",
         help="where the run's journal is lost or damaged: go on from the newest checkpoint with a new one",
     )
+    resume.add_argument(
+        "--from-best",
+        action="store_true",
+        help="go back to the best checkpoint, by checkpoint.metric of the recipe",
+    )
     _add_start_options(resume)
 
     check = command(
@@ -193,6 +198,7 @@ def _add_steering(command: Any) -> None:  # noqa: ANN401 - a function of the par
         ("pause", "pause", "wait at the next optimizer step"),
         ("checkpoint", "checkpoint", "save a checkpoint at the next optimizer step"),
         ("rollback", "roll_back", "roll a live run back to a checkpoint"),
+        ("answer", "answer", "answer a run that a missed target has paused"),
         ("stop", "stop", "stop a run after the current optimizer step and a checkpoint"),
     )
     parsers = [change]
@@ -202,6 +208,16 @@ def _add_steering(command: Any) -> None:  # noqa: ANN401 - a function of the par
         if name == "rollback":
             step = "the checkpoint's optimizer step; by default the last good one"
             parser.add_argument("step", metavar="STEP", type=int, nargs="?", help=step)
+            parser.add_argument("--best", action="store_true", help="to the best checkpoint instead")
+            parser.add_argument(
+                "--skip-samples", action="store_true", help="leave out the samples that came after it"
+            )
+            parser.add_argument(
+                "--learning-rate-factor", metavar="F", type=float, help="multiply the learning rate by F"
+            )
+        if name == "answer":
+            parser.add_argument("answer", choices=("continue", "stop", "roll-back"), help="what it shall do")
+            parser.add_argument("--reason", default="", metavar="TEXT", help="why; it is recorded")
         parsers.append(parser)
     how = parsers[-1].add_mutually_exclusive_group()
     how.add_argument(

@@ -34,6 +34,8 @@ END_REASONS: Final[dict[str, str]] = {
     "stop-now": "as requested, at once; the unfinished step is repeated on resume",
     "launcher": "torchrun, which had started its ranks, ended; a checkpoint was saved",
     "moved": "the run's folder was moved or removed",
+    "target": "a target was missed; a checkpoint was saved",
+    "early-stopping": "its metric had stopped getting better",
     "signal": "the system asked it to stop; a checkpoint was saved",
 }
 
@@ -47,6 +49,7 @@ COMMANDS: Final[dict[str, str]] = {
     "SaveCheckpoint": "A checkpoint",
     "RollBack": "A rollback",
     "Stop": "A stop",
+    "AnswerGate": "An answer",
 }
 """What was asked, by the command's class: the subject of "… was refused"."""
 
@@ -62,6 +65,7 @@ REFUSALS: Final[dict[str, str]] = {
     "no-ema": "this run keeps no average of its weights",
     "already-paused": "the run is paused already",
     "not-paused": "the run is not paused",
+    "no-gate": "the run asks nothing",
     "no-checkpoint": "there is no checkpoint to go back to",
     "library-counts-updates-ahead": "N = {after} is below the planned N, for which its updates are counted",
     "epoch-ended-early": "the epoch ended before step {step}, where the library's counter would have allowed "
@@ -76,12 +80,19 @@ TARGETS: Final[dict[str, tuple[str, str, str]]] = {
     "targets.throughput": ("median throughput", "at least", "samples/s"),
     "targets.validation_loss": ("final validation loss", "at most", ""),
     "targets.cost": ("energy", "at most", "kWh"),
+    "targets.step_time_p95": ("95th percentile of the step time", "at most", "s"),
+    "targets.money": ("money", "at most", ""),
+    "targets.time_to_finish": ("time of the run", "at most", "h"),
 }
 """What a target of a recipe is about, which bound it is, and its unit."""
 
 WARNINGS: Final[dict[str, str]] = {
     "target-met": "Target met: {quantity} {reached} ({bound} {target})",
     "target-missed": "Target missed: {quantity} {reached} ({bound} {target})",
+    "target-not-measured": "The target on {name} cannot be judged: evaluations measure {known}.",
+    "metric-not-measured": "{key} names {name}, which evaluations do not measure; they measure {known}.",
+    "no-way-back": "The target {key} was missed, and there is no checkpoint to go back to.",
+    "best-exported": "The state of step {step} was exported, the best by its metric.",
     "recompiled": "The model was compiled again at step {step} ({graphs} graphs so far), because a "
     "micro-batch had a new shape. This costs time: use a fixed length, or turn run.compile off.",
     "warmup-longer-than-run": "The warm-up ({warmup} samples) is longer than the whole schedule ({horizon} "
@@ -185,6 +196,8 @@ OWN_SENTENCE: Final = frozenset(
 """Failures whose sentence the trainer makes itself, from what only it knows."""
 
 ASKERS: Final[dict[str, str]] = {
+    "target": "a missed target",
+    "timeout": "no answer in time",
     "schedule": "the schedule",
     "out-of-memory": "out of memory",
     "replay": "replayed after resume",

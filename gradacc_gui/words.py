@@ -30,12 +30,14 @@ from trainer_backend.kinds.task_warnings import worded
 from trainer_backend.protocol import (
     AccumulationChanged,
     AlertRaised,
+    AnswerGate,
     AnyCommand,
     ArtifactSaved,
     CheckpointSaved,
     CommandAccepted,
     CommandRefused,
     Fact,
+    GateAnswered,
     MeasurementsLost,
     NonFiniteSeen,
     OutOfMemoryRecovered,
@@ -59,6 +61,7 @@ from trainer_backend.protocol import (
     SettingChanged,
     Slept,
     Stop,
+    TargetJudged,
     Warned,
 )
 from trainer_backend.watching.alert_words import alert_sentence
@@ -184,10 +187,18 @@ def request(command: AnyCommand) -> str:  # noqa: C901, PLR0912 - one case a com
             return tr("resume")
         case SaveCheckpoint():
             return tr("checkpoint")
+        case RollBack(step=None, best=True):
+            return tr("rollback to the best checkpoint")
         case RollBack(step=None):
             return tr("rollback to the last good checkpoint")
         case RollBack():
             return tr("rollback to step {step}").format(step=command.step)
+        case AnswerGate(answer="continue"):
+            return tr("continuing although a target was missed")
+        case AnswerGate(answer="stop"):
+            return tr("stop because a target was missed")
+        case AnswerGate():
+            return tr("rollback because a target was missed")
         case Stop(now=True):
             return tr("immediate stop")
         case Stop():
@@ -239,8 +250,11 @@ def line(event: Fact) -> LogLine | None:  # noqa: C901, PLR0912 - one case a fac
         case NonFiniteSeen():
             return _non_finite(event)
         case RolledBack():
-            text = tr("Rolled back from step {from_step:,} to {to_step:,}")
-            return LogLine(text.format(from_step=event.from_step, to_step=event.to_step), "warning")
+            return _rolled_back(event)
+        case TargetJudged():
+            return _target_judged(event)
+        case GateAnswered():
+            return _gate_answered(event)
         case AlertRaised():
             return LogLine(alert_sentence(event, tr), "warning")
         case Slept():
@@ -332,6 +346,55 @@ def _non_finite(event: NonFiniteSeen) -> LogLine:
     )
     detail = tr("samples {which}").format(which=", ".join(map(str, event.sample_indices[:20])))
     return LogLine(text, "bad", detail=detail if event.sample_indices else "")
+
+
+def _rolled_back(event: RolledBack) -> LogLine:
+    text = tr("Rolled back from step {from_step:,} to {to_step:,}").format(
+        from_step=event.from_step, to_step=event.to_step
+    )
+    if event.samples_left_out:
+        text += tr(", leaving out {count:,} samples").format(count=event.samples_left_out)
+    details = [target_words(event.cause)[0]] if event.cause else []
+    return LogLine(text, "warning", detail=", ".join((*details, *filter(None, (event.incident,)))))
+
+
+def target_words(key: str) -> tuple[str, str]:
+    """A target's quantity for people, and its unit."""
+    if key in TARGETS:
+        quantity, _, unit = TARGETS[key]
+        return tr(quantity), unit
+    name = key.removeprefix("targets.metric.")
+    known = TARGETS.get(f"targets.{name}")
+    return (tr(known[0]), known[2]) if known else (name, "")
+
+
+def bound_words(event: TargetJudged) -> str:
+    """The bound of a target: "at most 12 GiB"."""
+    word = tr("at most") if event.bound == "at-most" else tr("at least")
+    return f"{word} {event.target:,.4g} {target_words(event.key)[1]}".strip()
+
+
+def _target_judged(event: TargetJudged) -> LogLine | None:
+    """A new miss, and what stands at the end; what changes between is on the target's card."""
+    if not (event.is_final or event.acted):
+        return None
+    quantity, unit = target_words(event.key)
+    reached = tr("not measured") if event.reached is None else f"{event.reached:,.4g} {unit}".strip()
+    template = tr("Target met: {what}") if event.verdict == "met" else tr("Target missed: {what}")
+    text = template.format(what=f"{quantity} {reached} ({bound_words(event)})")
+    tone: Tone = "good" if event.verdict == "met" else "plain" if event.act == "note" else "warning"
+    return LogLine(text, tone)
+
+
+def _gate_answered(event: GateAnswered) -> LogLine:
+    answers = {
+        "continue": tr("Continued although the target was missed: {quantity}"),
+        "stop": tr("Stopped because the target was missed: {quantity}"),
+        "roll-back": tr("Rolled back because the target was missed: {quantity}"),
+    }
+    text = answers[event.answer].format(quantity=target_words(event.key)[0])
+    detail = tr("reason: {reason}").format(reason=event.reason) if event.reason else ""
+    return LogLine(text, "accent", asker(event.asked_by), detail=detail)
 
 
 def end_reason(code: str) -> str:

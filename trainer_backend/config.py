@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
+from trainer_backend.goals import EarlyStoppingSection, Mode, PricesSection, TargetsSection
 from trainer_backend.kinds import KINDS, Kind, LanguageModelData, LanguageModelTask
 from trainer_backend.optimizer_table import OptimizerName
 from trainer_backend.schedule_curves import CurveName, DecayShape
@@ -498,6 +499,45 @@ class CheckpointSection(Section, frozen=True, kw_only=True):
         int, Meta(title="Keep", description="Newest checkpoints that stay on disk.", ge=1, le=10_000)
     ] = 3
 
+    keep_best: Annotated[
+        int,
+        Meta(
+            title="Keep the best",
+            description="Checkpoints with the best values of the metric, saved at evaluations and kept beside"
+            " the newest ones.",
+            ge=0,
+            le=10_000,
+        ),
+    ] = 0
+    metric: Annotated[
+        str,
+        Meta(
+            title="Best by",
+            description="loss (of the validation data), or a metric of the task.",
+            min_length=1,
+            extra={"advanced": True},
+        ),
+    ] = "loss"
+    mode: Annotated[
+        Mode, Meta(title="Better is", description="min: smaller; max: larger.", extra={"advanced": True})
+    ] = "min"
+    export_best: Annotated[
+        bool,
+        Meta(
+            title="Export the best",
+            description="At the run's end export the best checkpoint instead of the last state.",
+            extra={"advanced": True},
+        ),
+    ] = False
+    before_changes: Annotated[
+        bool,
+        Meta(
+            title="Before changes",
+            description="Save before a setting is changed live, so that the change can be taken back.",
+            extra={"advanced": True},
+        ),
+    ] = False
+
     @property
     def minutes(self) -> float | None:
         """Minutes between checkpoints; None where samples count, or none are wanted on the way."""
@@ -520,29 +560,6 @@ class EvaluationSection(Section, frozen=True, kw_only=True):
             description="Samples per evaluation. Empty: all.",
             extra={"unit": "samples"},
         ),
-    ] = None
-
-
-class TargetsSection(Section, frozen=True, kw_only=True):
-    """What the run should reach, stated before it starts; drawn on the charts and judged."""
-
-    peak_memory: Annotated[
-        Positive | None, Meta(title="Peak memory", description="At most.", extra={"unit": "GiB"})
-    ] = None
-    step_time: Annotated[
-        Positive | None,
-        Meta(title="Step time", description="Upper limit of the median.", extra={"unit": "s"}),
-    ] = None
-    throughput: Annotated[
-        Positive | None,
-        Meta(title="Throughput", description="Lower limit of the median.", extra={"unit": "samples/s"}),
-    ] = None
-    validation_loss: Annotated[
-        float | None, Meta(title="Validation loss", description="Upper limit at the end of the run.")
-    ] = None
-    cost: Annotated[
-        Positive | None,
-        Meta(title="Energy", description="Upper limit for the whole run.", extra={"unit": "kWh"}),
     ] = None
 
 
@@ -613,8 +630,10 @@ class RunConfig(Section, frozen=True, kw_only=True):
     schedule: ScheduleSection = ScheduleSection()
     checkpoint: CheckpointSection = CheckpointSection()
     evaluation: EvaluationSection = EvaluationSection()
+    early_stopping: EarlyStoppingSection = EarlyStoppingSection()
     targets: TargetsSection = TargetsSection()
     notify: NotifySection = NotifySection()
+    prices: PricesSection = PricesSection()
     published: PublishedSection = PublishedSection()
 
     @property

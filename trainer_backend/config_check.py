@@ -17,6 +17,7 @@ import msgspec
 from msgspec import inspect
 
 from trainer_backend.config import KINDS, AccumulationPoint, RunConfig, Section
+from trainer_backend.goals import QUANTITIES, MetricTarget
 from trainer_backend.optimizer_table import OPTIMIZERS
 from trainer_backend.watching.messages import template_fault
 
@@ -348,6 +349,7 @@ def _across(config: RunConfig) -> list[Problem]:
         *_schedule(config),
         *_checkpoints(config),
         *_notify(config),
+        *_goals(config),
         *_kind_rules(config),
     ]
 
@@ -480,6 +482,52 @@ def _checkpoints(config: RunConfig) -> list[Problem]:
     if asked.every_minutes is not None and asked.every_samples is not None:
         message = "checkpoint.every_minutes and checkpoint.every_samples are both given. Keep one of them."
         return [Problem("checkpoint.every_samples", asked.every_samples, message)]
+    return []
+
+
+def _goals(config: RunConfig) -> list[Problem]:
+    """Targets that contradict each other, or that nobody will measure."""
+    problems = []
+    evaluates = config.evaluation.every_samples is not None
+    for path, wanted in (
+        ("checkpoint.keep_best", config.checkpoint.keep_best > 0),
+        ("checkpoint.export_best", config.checkpoint.export_best),
+        ("early_stopping.patience", config.early_stopping.patience is not None),
+    ):
+        if wanted and not evaluates:
+            message = f"{path} needs evaluations. Give evaluation.every_samples, or take {path} away."
+            problems.append(Problem(path, True, message))
+    if config.checkpoint.export_best and not config.checkpoint.keep_best:
+        message = "checkpoint.export_best needs a best checkpoint. Set checkpoint.keep_best to 1."
+        problems.append(Problem("checkpoint.export_best", True, message))
+    prices = config.prices
+    if config.targets.money is not None and prices.per_hour is None and prices.per_kwh is None:
+        message = "targets.money needs a price. Give prices.per_hour, prices.per_kwh, or both."
+        problems.append(Problem("targets.money", config.targets.money, message))
+    return problems + [problem for one in config.targets.metric for problem in _metric_target(one, config)]
+
+
+def _metric_target(one: MetricTarget, config: RunConfig) -> list[Problem]:
+    path, measured = "targets.metric", one.name in QUANTITIES and one.name != "validation_loss"
+    if one.at_least is None and one.at_most is None:
+        message = f"{path}: {one.name} has no bound. Give at_least or at_most."
+        return [Problem(path, one.name, message)]
+    if one.at_least is not None and one.at_most is not None and one.at_least > one.at_most:
+        message = (
+            f"{path}: {one.name} cannot be at least {one.at_least:g} and at most {one.at_most:g}."
+            " Take one of them away."
+        )
+        return [Problem(path, one.name, message)]
+    end = config.run.max_samples
+    if one.by_sample is not None and end is not None and one.by_sample > end:
+        message = (
+            f"{path}: by_sample = {one.by_sample:,} for {one.name} comes after the run's end"
+            f" (run.max_samples = {end:,}). Give an earlier one."
+        )
+        return [Problem(path, one.name, message)]
+    if one.by_sample is not None and not measured and config.evaluation.every_samples is None:
+        message = f"{path}: {one.name} is measured by evaluations. Give evaluation.every_samples."
+        return [Problem(path, one.name, message)]
     return []
 
 

@@ -314,6 +314,16 @@ class JournalReader:
         with self._damage_told():
             return measurement_of(kind, row)
 
+    def measurements(self, kind: type[Event], newest: int | None = None) -> list[Record]:
+        """Every row of a kind, or the `newest` so many, typed, oldest first."""
+        if not self._is_ready() or kind not in self._kinds:
+            return []
+        rows = self._query(
+            f"{self._kinds[kind]} ORDER BY seq DESC LIMIT ?", (-1 if newest is None else newest,)
+        )
+        with self._damage_told():
+            return [measurement_of(kind, row) for row in reversed(without_nan_text(rows))]
+
     def select(self, sql: str, parameters: Sequence[float] = ()) -> list[tuple[Any, ...]]:
         """Rows of one bounded SELECT over the tables, NaN real again.
 

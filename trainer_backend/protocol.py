@@ -334,6 +334,10 @@ class CheckpointSaved(Event, frozen=True, kw_only=True):
     path: str
     size_bytes: int
     duration_s: float
+    kept_as: Literal["", "best", "before-change"] = ""
+    """Why it was saved beside those that fall due; empty for these."""
+    value: float | None = None
+    """Of a best one: the metric by which it is."""
 
 
 class OutOfMemoryRecovered(Event, frozen=True, kw_only=True):
@@ -372,6 +376,52 @@ class RolledBack(Event, frozen=True, kw_only=True):
     to_tokens: int
     settings: dict[str, Scalar] | None = None
     """Everything in force again, by the recipe's keys; None in older journals."""
+    cause: str = ""
+    """The target that was missed, where that is why; else empty."""
+    samples_left_out: int = 0
+    """Samples after the checkpoint that will not be trained on."""
+    incident: str = ""
+    """The file that tells all about it, relative to the run directory."""
+
+
+class TargetJudged(Event, frozen=True, kw_only=True):
+    """Whether a target of the recipe is met so far; told when that changes, and now and then between."""
+
+    step: int
+    samples_seen: int
+    key: str
+    """targets.step_time, or targets.metric.NAME."""
+    bound: Literal["at-most", "at-least"]
+    target: float
+    reached: float | None
+    """None when nothing was measured."""
+    verdict: Literal["met", "missed", "unknown"]
+    act: Literal["note", "warn", "pause", "stop", "roll-back"]
+    """What a miss does."""
+    measurements: int = 0
+    """How many `reached` comes from."""
+    expected: float | None = None
+    """What a sum is expected to be at the run's end."""
+    overridden: bool = False
+    """A person went on although it was missed: nothing more is done about it."""
+    is_final: bool = False
+    """The run has finished; the verdict stands."""
+    acted: bool = False
+    """This verdict is a new miss, and what a miss does was done."""
+
+
+class GateAnswered(Event, frozen=True, kw_only=True):
+    """A run that a missed target had paused goes on, stops, or goes back."""
+
+    command_id: str | None
+    """None where nobody answered in time."""
+    step: int
+    key: str
+    answer: Literal["continue", "stop", "roll-back"]
+    reason: str
+    """The person's own words; may be empty."""
+    asked_by: str
+    asked_at: float
 
 
 class AlertRaised(Event, frozen=True, kw_only=True):
@@ -463,6 +513,8 @@ Fact: TypeAlias = (
     | NonFiniteSeen
     | RolledBack
     | AlertRaised
+    | TargetJudged
+    | GateAnswered
     | ArtifactSaved
     | Slept
     | MeasurementsLost
@@ -542,6 +594,20 @@ class RollBack(Command, frozen=True, kw_only=True):
     """Go back to the checkpoint of `step`; None is the last good one."""
 
     step: int | None = None
+    best: bool = False
+    """Without a step: the best checkpoint by `checkpoint.metric` instead of the newest."""
+    skip_samples: bool = False
+    """Leave out the samples that were trained on after it."""
+    learning_rate_factor: float | None = None
+    """Multiply the learning rate by this from there on."""
+
+
+class AnswerGate(Command, frozen=True, kw_only=True):
+    """What a run shall do that a missed target has paused."""
+
+    answer: Literal["continue", "stop", "roll-back"]
+    reason: str = ""
+    """Why, in the person's own words; it is recorded."""
 
 
 class Stop(Command, frozen=True, kw_only=True):
@@ -559,6 +625,7 @@ AnyCommand: TypeAlias = (
     | Resume
     | SaveCheckpoint
     | RollBack
+    | AnswerGate
     | Stop
 )
 

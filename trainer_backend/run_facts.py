@@ -29,6 +29,7 @@ from trainer_backend.protocol import (
     DeviceSampled,
     EvaluationMeasured,
     Event,
+    GateAnswered,
     HostSampled,
     MeasurementsLost,
     MicroBatchMeasured,
@@ -52,6 +53,7 @@ from trainer_backend.protocol import (
     SettingChanged,
     Slept,
     Stop,
+    TargetJudged,
     Warned,
 )
 from trainer_backend.settings import FIELDS, STEPS, Settings, with_value, with_values
@@ -183,6 +185,10 @@ class RunFacts:
         self.stopping = False
         self.settings: Settings | None = None
         """What is in force for the coming window; None until an attempt is ready to train."""
+        self.targets: dict[tuple[str, str], TargetJudged] = {}
+        """The newest verdict on each target, by its key and bound."""
+        self.overridden: set[str] = set()
+        """Targets that a person went on without."""
         self.owed: dict[str, CommandAccepted] = {}
         """Commands that were accepted and whose effect nothing has told, by id, oldest first."""
         self.stands: list[Stand] = []
@@ -253,6 +259,11 @@ class RunFacts:
                 step = fact.values.get("step")
                 if fact.code in (REPLAY_ENDED, REPLAY_DECLINED) and isinstance(step, int):
                     self._void_changes_after(step - 1)
+            case TargetJudged():
+                self.targets[fact.key, fact.bound] = fact
+            case GateAnswered():
+                if fact.answer == "continue":
+                    self.overridden.add(fact.key)
             case NonFiniteSeen() | AlertRaised() | ArtifactSaved() | Slept() | MeasurementsLost():
                 pass  # they tell what happened, and change nothing that is so now
             case (

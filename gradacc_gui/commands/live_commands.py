@@ -16,6 +16,7 @@ from gradacc_gui.session.runs import open_journal
 from trainer_backend.config_check import check_value, section_types
 from trainer_backend.errors import UsageError
 from trainer_backend.protocol import (
+    AnswerGate,
     AnyCommand,
     CommandAccepted,
     CommandRefused,
@@ -77,7 +78,20 @@ def roll_back(arguments: argparse.Namespace) -> int:
         raise NoAnswerError(message)
     if arguments.step is not None:
         run.check_checkpoint(arguments.step)
-    return _ask(run, RollBack(asked_by=person(), step=arguments.step), arguments)
+    command = RollBack(
+        asked_by=person(),
+        step=arguments.step,
+        best=arguments.best,
+        skip_samples=arguments.skip_samples,
+        learning_rate_factor=arguments.learning_rate_factor,
+    )
+    return _ask(run, command, arguments)
+
+
+def answer(arguments: argparse.Namespace) -> int:
+    """`gradacc answer RUN continue|stop|roll-back`: what a run does that a missed target has paused."""
+    command = AnswerGate(asked_by=person(), answer=arguments.answer, reason=arguments.reason)
+    return _ask(find_run(arguments.run), command, arguments)
 
 
 def _live(arguments: argparse.Namespace) -> RunDirectory:

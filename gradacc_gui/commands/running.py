@@ -23,6 +23,7 @@ from gradacc_gui.session.following import POLL_S, Follower, ask, head
 from gradacc_gui.session.launch import Died, Launch, new_run, start
 from gradacc_gui.session.runs import delete_run, summarise
 from gradacc_gui.session.stopping import Act, Ladder, Rung, perform
+from trainer_backend.best_checkpoint import ranked
 from trainer_backend.config_check import alternatives
 from trainer_backend.errors import GradaccError, RunDirectoryError, UsageError
 from trainer_backend.journal import JournalReader
@@ -86,6 +87,8 @@ def resume(arguments: argparse.Namespace) -> int:
     """`gradacc resume RUN`: ask a paused run to go on, or start a new attempt of one that ended early."""
     directory = find_run(arguments.run)
     directory.check()
+    if arguments.from_best:
+        arguments.from_step = _best_step(directory)
     if directory.is_alive() and arguments.from_step is not None:
         message = (
             f"{directory.id} is live. `gradacc rollback {directory.id} {arguments.from_step}` takes it back."
@@ -113,6 +116,19 @@ def resume(arguments: argparse.Namespace) -> int:
         directory.check_checkpoint(step)
     interpreter = ready_interpreter(arguments)
     return _follow_start(directory, lambda: start(directory, interpreter, from_step=step), arguments)
+
+
+def _best_step(run: RunDirectory) -> int:
+    """The step of a run's best checkpoint. Raises UsageError when none was measured."""
+    asked = run.recipe().config.checkpoint
+    found = ranked(run.checkpoints_path, asked.metric, asked.mode)
+    if not found:
+        message = (
+            f"{run.id} has no checkpoint at which {asked.metric} was measured. Set checkpoint.keep_best in"
+            f" its recipe ({run.recipe_path}), or name a step: --from-step K."
+        )
+        raise UsageError(message)
+    return found[0][0]
 
 
 def _follow_start(run: RunDirectory, begin: Callable[[], Launch], arguments: argparse.Namespace) -> int:

@@ -117,7 +117,20 @@ PANELS: Final = (
             "checkpoint.every_minutes",
         ),
     ),
-    Arrangement(title="Targets", hint="checked when the run ends", tables=("targets",), folded=True),
+    Arrangement(
+        title="Targets",
+        hint="judged while the run trains and at its end",
+        tables=("targets", "early_stopping", "prices"),
+        first=(
+            "targets.validation_loss",
+            "targets.step_time",
+            "targets.throughput",
+            "targets.peak_memory",
+            "targets.on_miss",
+            "early_stopping.patience",
+        ),
+        folded=True,
+    ),
     Arrangement(title="Notifications", hint="sent by the trainer itself", tables=("notify",), folded=True),
 )
 
@@ -130,6 +143,7 @@ RARE: Final = frozenset(
         "data.broken",
         "schedule.samples",
         "checkpoint.keep",
+        "checkpoint.keep_best",
         "evaluation.max_samples",
     }
 )
@@ -139,6 +153,9 @@ TITLES: Final[Mapping[str, str]] = {
     "evaluation.every_samples": "Evaluate every",
     "evaluation.max_samples": "Evaluate at most",
     "checkpoint.keep": "Checkpoints kept",
+    "checkpoint.mode": "Best is",
+    "early_stopping.patience": "Stop early after",
+    "early_stopping.metric": "Early stopping by",
 }
 """Titles that are clear inside their own table only."""
 
@@ -157,6 +174,10 @@ BLANKS: Final[Mapping[str, str]] = {
     "evaluation.every_samples": "never",
     "evaluation.max_samples": "all",
     "checkpoint.every_minutes": "10",
+    "early_stopping.patience": "never",
+    "targets.pause_minutes": "without end",
+    "prices.per_hour": "none",
+    "prices.per_kwh": "none",
     "checkpoint.every_samples": "every 10 minutes",
 }
 """What an empty field means."""

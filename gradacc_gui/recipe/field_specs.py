@@ -95,13 +95,17 @@ def specs_of(section: str, kind: str) -> tuple[FieldSpec, ...]:
     return () if found is None else _specs(section, found)
 
 
+_ELSEWHERE: Final = frozenset({("task", "kind"), ("targets", "metric")})
+"""No fields: the kind has its own editor, and lists of tables of texts are edited in the file."""
+
+
 @functools.cache
 def _specs(section: str, struct: type[Section]) -> tuple[FieldSpec, ...]:
     hints = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
     return tuple(
         _spec(f"{section}.{name}", field, _literals(hints[name]))
         for name, field in fields(struct).items()
-        if (section, name) != ("task", "kind")
+        if (section, name) not in _ELSEWHERE
     )
 
 

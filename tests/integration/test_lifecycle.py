@@ -20,6 +20,7 @@ from trainer_backend.protocol import (
     RunFinished,
     RunStopped,
     SettingChanged,
+    TargetJudged,
     Warned,
 )
 from trainer_backend.run_directory import RunDirectory
@@ -164,17 +165,15 @@ def test_targets_are_judged_at_the_end(tmp_path: Path) -> None:
     }
     run = make_run(tmp_path, recipe, module=module(tmp_path))
     assert run_here(run) == 0
-    verdicts = {
-        event.values["key"]: event for event in events(run, Warned) if event.code.startswith("target")
-    }
-    met = {str(key): event.code for key, event in verdicts.items()}
+    verdicts = {event.key: event for event in events(run, TargetJudged) if event.is_final}
+    met = {key: event.verdict for key, event in verdicts.items()}
     assert met == {
-        "targets.validation_loss": "target-met",
-        "targets.throughput": "target-missed",
-        "targets.cost": "target-missed",
-        "targets.peak_memory": "target-met",
+        "targets.validation_loss": "met",
+        "targets.throughput": "missed",
+        "targets.cost": "missed",
+        "targets.peak_memory": "met",
     }
-    assert verdicts["targets.cost"].values["reached"] is None
+    assert verdicts["targets.cost"].reached is None
     assert len(events(run, EvaluationMeasured)) == 1
     assert isinstance(records(run)[-1].event, RunFinished)
 

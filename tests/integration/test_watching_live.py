@@ -51,7 +51,7 @@ class Task:
     def loss(self, model, y):
         self.seen += 1
         if 0 <= self.slow_from < self.seen:
-            time.sleep(0.002)
+            time.sleep(0.01)
         x = model.w(torch.zeros(len(y), 1)).squeeze(1)
         return LossTerm(((y + 0 * x).abs() + 1e-9 * x * x).sum(), weight=len(y))
 """
@@ -79,7 +79,7 @@ def run_of(folder: Path, windows: int, **options: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("options", "code", "step"),
-    [({"spike_at": 1900}, "loss-spike", 1901), ({"slow_from": 3000}, "step-time-drift", 1500)],
+    [({"spike_at": 1900}, "loss-spike", 1901), ({"slow_from": 3600}, "step-time-drift", 1800)],
 )
 def test_an_injected_fault_is_found_recorded_and_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, int], code: str, step: int

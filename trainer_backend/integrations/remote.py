@@ -12,6 +12,7 @@ from trainer_backend.inbox import Inbox, Malformed
 from trainer_backend.integrations.counting import CountingRule, Refused
 from trainer_backend.protocol import (
     AccumulationChanged,
+    AnswerGate,
     AnyCommand,
     AnyEvent,
     CommandAccepted,
@@ -182,7 +183,14 @@ class Remote:
             case Stop():
                 self.stop_asked = True
                 self._accept(command, self._next)
-            case SetMicroBatchSize() | SetLearningRate() | SetMaxGradNorm() | SaveCheckpoint() | RollBack():
+            case (
+                SetMicroBatchSize()
+                | SetLearningRate()
+                | SetMaxGradNorm()
+                | SaveCheckpoint()
+                | RollBack()
+                | AnswerGate()
+            ):
                 self._refuse(command, "library-decides")
             case _:
                 assert_never(command)

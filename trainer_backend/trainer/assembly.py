@@ -27,6 +27,7 @@ from trainer_backend.engine import (
 from trainer_backend.engine.memory import free, is_out_of_memory
 from trainer_backend.engine.precision import Precision
 from trainer_backend.errors import UsageError
+from trainer_backend.goals import MEASURED, targets_of
 from trainer_backend.protocol import (
     AnyEvent,
     Device,
@@ -337,7 +338,9 @@ def _evaluation(
     world: World | None,
 ) -> Evaluator | None:
     """None where nothing is asked for. Raises UsageError when there is nothing to measure on."""
-    if config.evaluation.every_samples is None and config.targets.validation_loss is None:
+    if config.evaluation.every_samples is None and not any(
+        target.metric not in MEASURED for target in targets_of(config.targets)
+    ):
         return None
     if dataset is None:
         message = (

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import assert_never
+from typing import Literal, assert_never
 
 import msgspec
 
 from trainer_backend.engine import WindowResult
 from trainer_backend.protocol import (
     AccumulationChanged,
+    AnswerGate,
     AnyEvent,
     CommandAccepted,
+    GateAnswered,
     Pause,
     Paused,
     Resume,
@@ -44,6 +46,8 @@ from trainer_backend.settings import (
 )
 from trainer_backend.trainer.assembly import Parts
 from trainer_backend.trainer.checkpoints import Checkpoints
+from trainer_backend.trainer.gates import Goals, goals_of
+from trainer_backend.trainer.incidents import write_incident
 from trainer_backend.trainer.ranked_steering import RankedSteering
 from trainer_backend.trainer.replay import RecordedChanges
 from trainer_backend.trainer.steering import Pending, Steering, with_pending
@@ -69,7 +73,9 @@ class Border:
         *,
         replay: RecordedChanges,
         owed: Sequence[CommandAccepted] = (),
+        goals: Goals | None = None,
     ) -> None:
+        self._gates, self._evaluations = goals or goals_of(parts.config, put)
         self._parts = parts
         self._config = parts.config
         self._engine = parts.accumulator
@@ -94,6 +100,7 @@ class Border:
         self._follow_schedule(step)
         self._replay_changes(step)
         self._obey_owed(step)
+        self._judge_targets()
         while not self._steering.start_window(step, self.settings):
             for pending in self._steering.take(step, self.settings):
                 self._obey(pending, step)
@@ -101,7 +108,7 @@ class Border:
             if self._steering.stopping:
                 return
 
-    def _obey(self, pending: Pending, step: int) -> None:
+    def _obey(self, pending: Pending, step: int) -> None:  # noqa: C901 - one case a command
         command = pending.command
         author = Author(command.asked_by, command.asked_at, command.id)
         match command:
@@ -123,15 +130,16 @@ class Border:
                 self._put(
                     Paused(command_id=command.id, step=step - 1, samples_seen=self._engine.samples_seen)
                 )
+            case Resume() if self._gates.open is not None:
+                self._answer("continue", "", author)
             case Resume():
-                self._steering.set_paused(paused=False)
-                self._put(
-                    Resumed(command_id=command.id, step=step - 1, samples_seen=self._engine.samples_seen)
-                )
+                self._resume(author)
+            case AnswerGate():
+                self._answer(command.answer, command.reason, author)
             case SaveCheckpoint():
                 self._checkpoints.save(self._parts, command_id=command.id)
             case RollBack():
-                self._roll_back(command.step, author)
+                self._roll_back_as_asked(command, author)
             case Stop():
                 raise AssertionError("a stop is no setting")
             case _:
@@ -147,6 +155,7 @@ class Border:
         """Make `after` the settings from window `step` on, and say what changed; `always`, this key."""
         if author.command_id is not None:
             self._leave_replay(step)
+            self._checkpoints.save_before_change(self._parts)
         before = self.settings
         apply(self._parts, after)
         self._announce(before, after, author, step, always=always)
@@ -225,14 +234,132 @@ class Border:
             self._replay.clear()
             self._put(Warned(code=REPLAY_ENDED, values={"step": step}))
 
-    def _roll_back(self, to_step: int | None, author: Author) -> bool:
+    # ------------------------------------------------------------------------------ targets
+
+    def _judge_targets(self) -> None:
+        """Ask for what the recipe chose for each target that was missed just now."""
+        if not self._steering.leads:
+            return
+        for target in self._gates.judge(self._engine.step, self._engine.samples_seen):
+            if self._gates.open is not None:
+                return
+            if target.act == "roll-back" and target.key not in self._gates.rolled_back:
+                self._gates.rolled_back.add(target.key)
+                self._gates.cause = target.key
+                self._steering.ask_itself(self._way_back())
+            elif target.act in ("pause", "roll-back"):  # going back once did not help: a person decides
+                self._gates.open = target
+                no_answer = AnswerGate(answer=self._config.targets.no_answer, asked_by="timeout")
+                self._steering.open_gate(self._config.targets.pause_minutes, no_answer)
+                self._steering.ask_itself(Pause(asked_by="target"))
+            elif target.act == "stop":
+                self._steering.stop("target")
+
+    def _way_back(self) -> RollBack:
+        """How the recipe wants to go back when a target is missed."""
+        asked = self._config.targets
+        return RollBack(
+            asked_by="target",
+            best=True,
+            skip_samples=asked.roll_back == "skip-samples",
+            learning_rate_factor=asked.roll_back_factor if asked.roll_back == "lower-rate" else None,
+        )
+
+    def _answer(self, answer: Literal["continue", "stop", "roll-back"], reason: str, author: Author) -> None:
+        """A paused run's question is answered: by a person, or because nobody did in time."""
+        target, self._gates.open = self._gates.open, None
+        key = "" if target is None else target.key  # only where it was judged is known what was asked
+        self._steering.close_gate()
+        self._put(
+            GateAnswered(
+                command_id=author.command_id,
+                step=self._engine.step,
+                key=key,
+                answer=answer,
+                reason=reason,
+                asked_by=author.name,
+                asked_at=author.asked_at,
+            )
+        )
+        match answer:
+            case "continue":
+                self._gates.overridden.add(key)
+                self._resume(author)
+            case "stop":
+                if self._steering.leads:
+                    self._steering.stop("target")
+            case "roll-back":
+                self._gates.cause = key
+                self._resume(author)
+                self._roll_back_as_asked(self._way_back(), Author("target", time.time()))
+            case _:
+                assert_never(answer)
+
+    def _resume(self, author: Author) -> None:
+        self._steering.set_paused(paused=False)
+        engine = self._engine
+        self._put(Resumed(command_id=author.command_id, step=engine.step, samples_seen=engine.samples_seen))
+
+    # ---------------------------------------------------------------------------- going back
+
+    def _roll_back_as_asked(self, command: RollBack, author: Author) -> None:
+        """Go back; then leave out samples, or lower the learning rate, as is asked."""
+        cause, self._gates.cause = self._gates.cause, ""
+        step = command.step
+        if step is None and command.best:
+            step = self._checkpoints.best_step()
+        position = self._parts.stream.position
+        if not self._roll_back(step, author, cause=cause, skips=command.skip_samples):
+            if cause:
+                self._put(Warned(code="no-way-back", values={"key": cause}))
+            return
+        if command.skip_samples:
+            here = self._parts.stream.position
+            self._parts.stream.position = msgspec.structs.replace(position, consumed=here.consumed)
+        if command.learning_rate_factor is not None and self.settings.learning_rate is not None:
+            rate = self.settings.learning_rate * command.learning_rate_factor
+            after = msgspec.structs.replace(self.settings, learning_rate=rate)
+            before = self.settings
+            apply(self._parts, after)
+            self._announce(before, after, author, self._engine.step + 1)
+        if command.skip_samples or command.learning_rate_factor is not None:
+            self._checkpoints.forget_saved()  # a kill from here on goes on from this, not from before it
+            self._checkpoints.save(self._parts)
+
+    def _incident(self, author: Author, cause: str, from_step: int, left_out: int, before: Settings) -> str:
+        """Write down what led back to an earlier step; gives the file, relative to the run."""
+        if not self._steering.leads:
+            return ""
+        engine = self._engine
+        self._checkpoints.flush_journal()
+        return write_incident(
+            self._checkpoints.run,
+            from_step,
+            {
+                "what": "rolled-back",
+                "cause": cause,
+                "from_step": from_step,
+                "to_step": engine.step,
+                "decided": {"by": author.name, "at": author.asked_at, "command_id": author.command_id},
+                "samples": {"to": engine.samples_seen, "left_out": left_out},
+                "settings_before": before.by_key(),
+                "settings_after": self.settings.by_key(),
+            },
+        )
+
+    def _roll_back(
+        self, to_step: int | None, author: Author, *, cause: str = "", skips: bool = False
+    ) -> bool:
         """Stand at an earlier checkpoint again, everything as it was there; False when none is good."""
-        before, from_step = self.settings, self._engine.step
+        before, from_step, from_samples = self.settings, self._engine.step, self._engine.samples_seen
         self._replay.clear()
         self._split = None
         if not self._checkpoints.roll_back(self._parts, to_step):
             return False
         engine = self._engine
+        self._evaluations.go_back(engine.step)
+        left_out = max(0, from_samples - engine.samples_seen) if skips else 0
+        incident = self._incident(author, cause, from_step, left_out, before)
         self._put(
             RolledBack(
                 command_id=author.command_id,
@@ -241,6 +368,9 @@ class Border:
                 to_samples=engine.samples_seen,
                 to_tokens=engine.tokens_seen,
                 settings=self.settings.by_key(),
+                cause=cause,
+                samples_left_out=left_out,
+                incident=incident,
             )
         )
         self._announce(before, self.settings, author, engine.step + 1)

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Container
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -188,11 +189,15 @@ def _load(path: Path) -> dict[str, torch.Tensor]:
 # ------------------------------------------------------------------------------- keeping house
 
 
-def keep_newest(folder: Path, keep: int) -> None:
-    """Remove all but the newest `keep`, what a roll-back left behind, and what was never finished."""
+def keep_newest(folder: Path, keep: int, besides: Container[int] = ()) -> None:
+    """Remove all but the newest `keep` and those of the steps `besides`.
+
+    And what a roll-back left behind, and what was never finished.
+    """
     kept = checkpoints_in(folder)
-    for path in list(kept.values())[:-keep]:
-        shutil.rmtree(path, ignore_errors=True)
+    for step in list(kept)[:-keep]:
+        if step not in besides:
+            shutil.rmtree(kept[step], ignore_errors=True)
     names = {path.name for path in kept.values()}
     try:
         entries = [entry for entry in os.scandir(folder) if entry.name not in names]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from trainer_backend.best_checkpoint import EVALUATION, ranked
 from trainer_backend.config import CheckpointSection
 from trainer_backend.errors import GradaccError
+from trainer_backend.goals import is_better
 from trainer_backend.protocol import CheckpointSaved, PhaseEntered, Scalar, Warned
 from trainer_backend.run_directory import RunDirectory, checkpoints_in
 from trainer_backend.schedule import schedule_of
@@ -39,6 +43,13 @@ class LastCheckpointError(CheckpointError):
     code = "last-checkpoint-not-saved"
 
 
+class KeptFor(NamedTuple):
+    """Why a checkpoint is saved that does not fall due."""
+
+    why: Literal["best", "before-change"]
+    value: float | None = None
+
+
 class Checkpoints:
     """Saves on window borders, and finds the newest good one."""
 
@@ -53,6 +64,8 @@ class Checkpoints:
         self._saved: tuple[int, Settings] | None = None
         self._told: CheckpointSaved | None = None
         """What was said of the newest one; None before this attempt wrote any."""
+        self._evaluation: tuple[int, dict[str, float]] = (-1, {})
+        """The step of the last evaluation, and its numbers."""
         self._compares = True
         """Whether the checkpoint that is taken up was saved by another attempt: only the first can be."""
         self.duration_s: float | None = None
@@ -79,16 +92,43 @@ class Checkpoints:
         every_minutes = self._asked.minutes
         return every_minutes is not None and time.monotonic() - self._saved_at_s >= every_minutes * 60
 
-    def save(self, parts: Parts, *, command_id: str | None = None) -> None:
+    def save_if_best(self, parts: Parts, values: Mapping[str, float]) -> None:
+        """After an evaluation: save and keep the state where it is among the best by the recipe's metric."""
+        self._evaluation = parts.accumulator.step, dict(values)
+        if self._is_among_best(parts, values):
+            self._saved = None  # one that lies there already does not tell the evaluation
+            self.save(parts, kept=KeptFor("best", values[self._asked.metric]))
+
+    def _is_among_best(self, parts: Parts, values: Mapping[str, float]) -> bool:
+        keep, value = self._asked.keep_best, values.get(self._asked.metric)
+        if not keep or value is None or math.isnan(value):
+            return False
+        best = [one for one in self._ranked() if one[0] != parts.accumulator.step]
+        return len(best) < keep or is_better(value, best[keep - 1][1], self._asked.mode)
+
+    def save_before_change(self, parts: Parts) -> None:
+        """Before a setting is changed by command: the way back, where the recipe wants it."""
+        if self._asked.before_changes and parts.accumulator.step:
+            self.save(parts, kept=KeptFor("before-change"))
+
+    def _ranked(self) -> list[tuple[int, float]]:
+        return ranked(self.run.checkpoints_path, self._asked.metric, self._asked.mode)
+
+    def best_step(self) -> int | None:
+        """The best checkpoint by the recipe's metric; None when none was measured."""
+        return next((step for step, _ in self._ranked()), None)
+
+    def save(self, parts: Parts, *, command_id: str | None = None, kept: KeptFor | None = None) -> None:
         """Save now, unless this very state lies on disk. A disk that refuses is said, and ends no run.
 
         Who asked for one is answered with the one that lies there. Raises RunMovedError.
         """
         if self._is_saved(parts) and self._told is not None and (self.run.path / self._told.path).exists():
-            self._put(msgspec.structs.replace(self._told, command_id=command_id))  # one file, two answers
+            if command_id is not None:
+                self._put(msgspec.structs.replace(self._told, command_id=command_id))  # one file, two answers
             return
         try:
-            self._save(parts, command_id)
+            self._save(parts, command_id, kept=kept)
         except RunMovedError:
             raise
         except CheckpointError as error:
@@ -140,7 +180,14 @@ class Checkpoints:
     def _is_saved(self, parts: Parts) -> bool:
         return self._saved == (parts.accumulator.step, parts.settings)
 
-    def _save(self, parts: Parts, command_id: str | None = None, *, evicts: bool = True) -> None:
+    def _save(
+        self,
+        parts: Parts,
+        command_id: str | None = None,
+        *,
+        evicts: bool = True,
+        kept: KeptFor | None = None,
+    ) -> None:
         """Raises CheckpointError and RunMovedError. Without `evicts` older ones stay, and NaN is refused."""
         run = self._run_now(parts)
         started_s = time.monotonic()
@@ -155,7 +202,8 @@ class Checkpoints:
             with self._life.saving(checkpoint.unfinished(folder, step), size_bytes_of(saved)):
                 path, size_bytes = checkpoint.write(folder, step, saved)
             if evicts:
-                checkpoint.keep_newest(folder, self._asked.keep)
+                best = [found for found, _ in self._ranked()[: self._asked.keep_best]]
+                checkpoint.keep_newest(folder, self._asked.keep, besides=best)
             self._saved = (step, parts.settings)
             self.duration_s = time.monotonic() - started_s
             self._told = CheckpointSaved(
@@ -165,6 +213,8 @@ class Checkpoints:
                 path=path.relative_to(run.path).as_posix(),
                 size_bytes=size_bytes,
                 duration_s=self.duration_s,
+                kept_as="" if kept is None else kept.why,
+                value=None if kept is None else kept.value,
             )
             self._put(self._told)
             self._journal.sync()
@@ -210,6 +260,9 @@ class Checkpoints:
         saved.state["config"] = msgspec.to_builtins(parts.config)
         saved.state["data"] = msgspec.to_builtins(parts.data)
         saved.state["environment"] = environment()
+        measured_at, values = self._evaluation
+        if measured_at == parts.accumulator.step:
+            saved.state[EVALUATION] = {name: v for name, v in values.items() if math.isfinite(v)}
         return saved
 
     # ------------------------------------------------------------------------------ taking up
@@ -255,10 +308,13 @@ class Checkpoints:
         self._put(Warned(code="checkpoint-damaged", values={"step": step, "reason": str(error)}))
 
     def roll_back(self, parts: Parts, step: int | None) -> bool:
-        """Go back to the checkpoint of `step`, or to the newest good one; False when none can be read."""
+        """Go back to the checkpoint of `step`, or to the newest; to an older one where it is damaged.
+
+        False when none can be read.
+        """
         unreadable: list[Path] = []
         for found, path in reversed(checkpoints_in(self.run.checkpoints_path).items()):
-            if step is not None and found != step:
+            if step is not None and found > step:
                 continue
             try:
                 saved = checkpoint.read(path)
@@ -272,6 +328,28 @@ class Checkpoints:
             checkpoint.supersede_after(self.run.checkpoints_path, found)
             return True
         return False
+
+    def load_best(self, parts: Parts) -> int | None:
+        """Put the best checkpoint's state into the live objects, to be exported; gives its step.
+
+        None when there is none that can be read, which is said; nothing is set aside.
+        """
+        for step, _ in self._ranked():
+            try:
+                put_back(parts.accumulator, checkpoint.read(checkpoints_in(self.run.checkpoints_path)[step]))
+            except CheckpointError as error:
+                self._warn_unreadable(step, error)
+                continue
+            return step
+        return None
+
+    def flush_journal(self) -> None:
+        """Have all that was put so far where readers see it."""
+        self._journal.flush()
+
+    def forget_saved(self) -> None:
+        """What lies on disk for this step is not what the run does now: the next save writes it anew."""
+        self._saved = None
 
     def _take_up(self, parts: Parts, step: int, saved: checkpoint.Saved) -> Standing:
         standing = put_back(parts.accumulator, saved)

@@ -29,10 +29,12 @@ from trainer_backend.protocol import (
     AnyEvent,
     ArtifactSaved,
     CommandAccepted,
+    EvaluationMeasured,
     MicroBatchMeasured,
     PhaseEntered,
     RunFinished,
     RunStopped,
+    Scalar,
     Warned,
 )
 from trainer_backend.settings import Settings
@@ -41,6 +43,7 @@ from trainer_backend.trainer.assembly import Parts
 from trainer_backend.trainer.border import Border
 from trainer_backend.trainer.checkpoints import Checkpoints
 from trainer_backend.trainer.evaluation import undisturbed
+from trainer_backend.trainer.gates import Goals, goals_of
 from trainer_backend.trainer.noise import NoiseWatch
 from trainer_backend.trainer.ranked_steering import RankedSteering
 from trainer_backend.trainer.replay import RecordedChanges
@@ -64,7 +67,7 @@ class StopNow(WindowLeft):
 class Loop:
     """One attempt's training, from where `parts` stand."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what looks on, each of which tests leave out
         self,
         parts: Parts,
         checkpoints: Checkpoints,
@@ -75,6 +78,7 @@ class Loop:
         owed: Sequence[CommandAccepted] = (),
         noise: NoiseWatch | None = None,
         watch: Watch | None = None,
+        goals: Goals | None = None,
     ) -> None:
         self._parts = parts
         self._config = parts.config
@@ -83,12 +87,15 @@ class Loop:
         self._checkpoints = checkpoints
         self._steering = steering
         self._put = put
-        self._border = Border(parts, checkpoints, steering, put, replay=replay, owed=owed)
+        goals = goals or goals_of(parts.config, put)
+        self._evaluations = goals.evaluations
+        self._border = Border(parts, checkpoints, steering, put, replay=replay, owed=owed, goals=goals)
         self._noise = noise or NoiseWatch(put)
         self._watch = watch or Watch(
             parts.accumulator, put, by_tokens=parts.config.accumulation.ends_by_tokens
         )
         self._evaluated_at = -1
+        self._unmeasured: set[str] = set()
         self._graphs = 0
         self._first_step = parts.accumulator.step + 1
         self._updates_at_epoch = (parts.stream.position.epoch, parts.accumulator.updates)
@@ -219,6 +226,8 @@ class Loop:
     def _end(self) -> str | None:
         """Why the run is over, if it is."""
         run, engine = self._config.run, self._engine
+        if self._evaluated_at == engine.step and self._evaluations.have_stopped_improving():
+            return "early-stopping"
         if run.max_optimizer_steps is not None and engine.updates >= run.max_optimizer_steps:
             engine.flush()  # deferred numbers may show that the last window was no update
             if engine.updates >= run.max_optimizer_steps:
@@ -261,12 +270,31 @@ class Loop:
             return
         self._put(PhaseEntered(phase="evaluating"))
         try:
-            self._put(evaluation.measure(self.settings.micro_batch_size, between=self._stop_evaluation))
+            measured = evaluation.measure(self.settings.micro_batch_size, between=self._stop_evaluation)
+            self._put(measured)
             self._evaluated_at = self._engine.step
+            self._take_evaluation(measured)
             self._show_artifacts()
         except WindowLeft:
             pass
         self._put(PhaseEntered(phase="training"))
+
+    def _take_evaluation(self, measured: EvaluationMeasured) -> None:
+        """Keep the state where it is among the best; say once which metric nobody measures."""
+        values = self._evaluations.add(measured)
+        self._checkpoints.save_if_best(self._parts, values)
+        wanted = {
+            "checkpoint.metric": (self._config.checkpoint.keep_best, self._config.checkpoint.metric),
+            "early_stopping.metric": (
+                self._config.early_stopping.patience, self._config.early_stopping.metric,
+            ),
+        }  # fmt: skip
+        for key, (is_asked, metric) in wanted.items():
+            if is_asked and metric not in values and key not in self._unmeasured:
+                self._unmeasured.add(key)
+                known = ", ".join(sorted(values)) or "nothing"
+                named: dict[str, Scalar] = {"key": key, "name": metric, "known": known}
+                self._put(Warned(code="metric-not-measured", values=named))
 
     def _show_artifacts(self) -> None:
         """Pictures and texts that the task makes at an evaluation."""
@@ -298,13 +326,17 @@ class Loop:
         if self._evaluated_at != self._engine.step:
             self._evaluate()
         self._checkpoints.save_last(self._parts)
+        ended = RunFinished(step=self._engine.step, samples_seen=self._engine.samples_seen, reason=reason)
         self._export()
-        return RunFinished(step=self._engine.step, samples_seen=self._engine.samples_seen, reason=reason)
+        return ended
 
     def _export(self) -> None:
         """What the task leaves for other programs."""
         export = method(self._parts.task, "export")
         if export is not None:
+            if self._config.checkpoint.export_best:
+                step = self._checkpoints.load_best(self._parts)
+                self._put(Warned(code="best-exported", values={"step": step or self._engine.step}))
             with self._engine.averaged():
                 export(self._engine.model, self._checkpoints.run.path / "export")
 

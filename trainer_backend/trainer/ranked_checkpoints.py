@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from trainer_backend.config import CheckpointSection
 from trainer_backend.run_directory import RunDirectory, checkpoints_in
 from trainer_backend.trainer import checkpoint
 from trainer_backend.trainer.assembly import Parts
-from trainer_backend.trainer.checkpoints import Checkpoints
+from trainer_backend.trainer.checkpoints import Checkpoints, KeptFor
 from trainer_backend.trainer.lifecycle import Lifecycle
 from trainer_backend.trainer.ranked_steering import RankedSteering
 from trainer_backend.trainer.saving import Standing
@@ -37,11 +38,16 @@ class RankedCheckpoints(Checkpoints):
         if self.is_due_by_samples(parts, samples) or self._steering.is_save_due:
             self.save(parts)
 
-    def save(self, parts: Parts, *, command_id: str | None = None) -> None:
+    def _is_among_best(self, parts: Parts, values: Mapping[str, float]) -> bool:
+        mine = super()._is_among_best(parts, values) if self._world.leads else False
+        is_best: bool = self._world.share(mine)  # the others may look while rank 0 tidies up
+        return is_best
+
+    def save(self, parts: Parts, *, command_id: str | None = None, kept: KeptFor | None = None) -> None:
         """See `Checkpoints`. Raises GradaccError where the ranks' weights have come apart."""
         self._world.compare(parts.accumulator.model, parts.accumulator.step)
         if self._world.leads:
-            super().save(parts, command_id=command_id)
+            super().save(parts, command_id=command_id, kept=kept)
 
     def save_last(self, parts: Parts) -> None:
         """See `Checkpoints`."""

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from trainer_backend.protocol import AnswerGate, Pause, RollBack
 from trainer_backend.settings import Settings
 from trainer_backend.torchrun import RankPlace
 from trainer_backend.trainer.steering import Pending, Steering, StopReason
@@ -114,6 +115,26 @@ class RankedSteering:
         if self._own is not None:
             self._own.stop(reason)
         self._signalled = True
+
+    @property
+    def leads(self) -> bool:
+        """Whether what the trainer itself decides is decided on this rank."""
+        return self._own is not None
+
+    def ask_itself(self, command: Pause | RollBack) -> None:
+        """See `Steering`; rank 0's comes to all at the next border."""
+        if self._own is not None:
+            self._own.ask_itself(command)
+
+    def open_gate(self, minutes: float | None, no_answer: AnswerGate) -> None:
+        """See `Steering`."""
+        if self._own is not None:
+            self._own.open_gate(minutes, no_answer)
+
+    def close_gate(self) -> None:
+        """See `Steering`."""
+        if self._own is not None:
+            self._own.close_gate()
 
     def tick(self) -> None:
         """There is no inbox here."""

@@ -21,6 +21,7 @@ from trainer_backend.trainer.checkpoints import Checkpoints
 from trainer_backend.trainer.devices import choose_rank_device
 from trainer_backend.trainer.lifecycle import Lifecycle
 from trainer_backend.trainer.loop import Loop
+from trainer_backend.trainer.metric_history import MetricHistory
 from trainer_backend.trainer.noise import NoiseWatch
 from trainer_backend.trainer.provenance import Commit
 from trainer_backend.trainer.ranked_checkpoints import RankedCheckpoints
@@ -82,11 +83,17 @@ class RankedTraining(Training):
             parts,
             self._checkpoints,
             self._ranked,
-            self._life.put,
+            self._put,
             world=self._world,
             rows=self._rows,
             **self._loop_options(),
         )
+
+    def _evaluations_so_far(self, parts: Parts) -> MetricHistory:
+        """See `Training`; only rank 0 has read the journal."""
+        mine = super()._evaluations_so_far(parts) if self._world.leads else None
+        found: MetricHistory = self._world.share(mine)
+        return found
 
     def _noise_watch(self) -> NoiseWatch:
         return super()._noise_watch() if self._world.leads else NoiseWatch(self._life.put)

@@ -6,13 +6,14 @@ really opens.
 
 Codes of refusal: superseded, stale, malformed (reason), run-is-ending, out-of-range (key, value, message),
 not-divisible (effective_batch, size, below, above), no-beta2, no-ema, already-paused, not-paused,
-no-checkpoint (step), rolling-back.
+no-checkpoint (step), no-gate, rolling-back.
 """
 
 from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Container, Iterable
 from typing import Final, Literal, TypeAlias, assert_never
 
@@ -22,6 +23,7 @@ from trainer_backend.config import AccumulationSection, OptimizerSection
 from trainer_backend.config_check import check_value
 from trainer_backend.inbox import Inbox, Malformed
 from trainer_backend.protocol import (
+    AnswerGate,
     AnyCommand,
     AnyEvent,
     CommandAccepted,
@@ -41,7 +43,7 @@ from trainer_backend.protocol import (
 from trainer_backend.section import Section
 from trainer_backend.settings import Settings, divisible_sizes
 
-StopReason: TypeAlias = Literal["", "stop", "stop-now", "signal", "moved", "launcher"]
+StopReason: TypeAlias = Literal["", "stop", "stop-now", "signal", "moved", "launcher", "target"]
 
 SECTIONS: Final[dict[str, type[Section]]] = {
     "accumulation": AccumulationSection,
@@ -101,6 +103,10 @@ class Steering:
         self.due_at = math.inf
         """Until when whoever sent a signal waits, on the monotonic clock, in seconds."""
         self.paused = False
+        self._gate_due_at = math.inf
+        """Until when an answer is waited for, on the monotonic clock."""
+        self._no_answer: AnswerGate | None = None
+        """What follows then; None while nothing is asked."""
 
     @property
     def stopping(self) -> StopReason:
@@ -137,9 +143,15 @@ class Steering:
         with self._border:
             self._settings = settings
             self._next_step = step
-            while self.paused and not self._pending and not self._stopping:
-                if not self._border.wait(at_most_s):
+            while self.paused and not self._pending and not self._stopping and not self._gate_is_due():
+                left_s = self._gate_due_at - time.monotonic()
+                wait_s = min(left_s, math.inf if at_most_s is None else at_most_s)
+                is_over = not self._border.wait(None if wait_s == math.inf else max(0.0, wait_s))
+                if is_over and at_most_s is not None:
                     break
+            if self._gate_is_due() and "pause" not in self._pending:
+                assert self._no_answer is not None
+                self._pending["pause"] = Pending(self._no_answer)
             taken = list(self._pending.values())
             self._pending.clear()
             return taken
@@ -148,6 +160,30 @@ class Steering:
         """The loop has obeyed a pause or a resume."""
         with self._border:
             self.paused = paused
+
+    @property
+    def leads(self) -> bool:
+        """Whether what the trainer itself decides is decided here."""
+        return True
+
+    def ask_itself(self, command: Pause | RollBack) -> None:
+        """The trainer's own wish, obeyed at the next border as a person's is."""
+        with self._border:
+            self._pending[_slot(command)] = Pending(command)
+
+    def open_gate(self, minutes: float | None, no_answer: AnswerGate) -> None:
+        """An answer is waited for, `minutes` or without end; then `no_answer` is what follows."""
+        with self._border:
+            self._no_answer = no_answer
+            self._gate_due_at = math.inf if minutes is None else time.monotonic() + minutes * 60
+
+    def close_gate(self) -> None:
+        """The answer has come, or the time for it is over."""
+        with self._border:
+            self._no_answer, self._gate_due_at = None, math.inf
+
+    def _gate_is_due(self) -> bool:
+        return self._no_answer is not None and time.monotonic() >= self._gate_due_at
 
     def end(self) -> None:
         """No window will come: what waits, and what still comes, is refused."""
@@ -229,7 +265,7 @@ class Steering:
         self._pending[slot] = pending
         self._accept(command)
 
-    def _checked(self, command: AnyCommand, settings: Settings) -> Pending:
+    def _checked(self, command: AnyCommand, settings: Settings) -> Pending:  # noqa: C901 - one case a command
         """What a command means now. Raises _Refusal."""
         if "roll-back" in self._pending and not isinstance(command, RollBack):
             raise _Refusal("rolling-back")
@@ -248,6 +284,9 @@ class Steering:
                 self._check_pause(command)
             case RollBack():
                 self._check_roll_back(command)
+            case AnswerGate():
+                if self._no_answer is None:
+                    raise _Refusal("no-gate")
             case SaveCheckpoint() | Stop():
                 pass
             case _:
@@ -258,6 +297,12 @@ class Steering:
         steps = self.checkpoints()
         if not steps or (command.step is not None and command.step not in steps):
             raise _Refusal("no-checkpoint", step=command.step)
+        if command.learning_rate_factor is not None and not 0 < command.learning_rate_factor <= 1:
+            raise _Refusal(
+                "out-of-range", key="learning_rate_factor", value=command.learning_rate_factor,
+                message=f"The factor of the learning rate is {command.learning_rate_factor:g}; it must be"
+                " above 0 and at most 1.",
+            )  # fmt: skip
 
     def _projected(self, settings: Settings) -> Settings:
         """The settings once the commands that wait have been obeyed."""
@@ -309,7 +354,7 @@ def _slot(command: AnyCommand) -> str:
             return "learning-rate"
         case SetMaxGradNorm():
             return "max-grad-norm"
-        case Pause() | Resume():
+        case Pause() | Resume() | AnswerGate():
             return "pause"
         case SaveCheckpoint():
             return f"checkpoint {command.id}"  # two saves at one border are one file and two answers

@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 
 from trainer_backend.protocol import (
+    AnyEvent,
     CommandAccepted,
     Event,
     MicroBatchMeasured,
@@ -31,15 +32,17 @@ from trainer_backend.run_facts import REPLAY_DECLINED, RunFacts
 from trainer_backend.settings import differences
 from trainer_backend.trainer.assembly import Parts, assemble, loss_unit_of
 from trainer_backend.trainer.checkpoints import Checkpoints, recipe_changes
+from trainer_backend.trainer.gates import Gates, Goals, goals_of, watching
 from trainer_backend.trainer.lifecycle import Lifecycle
 from trainer_backend.trainer.loop import Loop
+from trainer_backend.trainer.metric_history import MetricHistory
 from trainer_backend.trainer.noise import NoiseWatch
 from trainer_backend.trainer.provenance import Commit, versions
 from trainer_backend.trainer.ranked_steering import RankedSteering
 from trainer_backend.trainer.replay import RecordedChanges, ReplayedSetting
 from trainer_backend.trainer.saving import Standing
 from trainer_backend.trainer.steering import Steering
-from trainer_backend.trainer.targets import judge
+from trainer_backend.trainer.targets import judge, spent
 from trainer_backend.trainer.watch import Watch
 
 SetCommand: Final = SetAccumulation | SetMicroBatchSize | SetLearningRate | SetMaxGradNorm
@@ -60,6 +63,9 @@ class Training:
         if life.steering is not None:
             life.steering.checkpoints = self._checkpoints.steps
         self._parts: Parts | None = None
+        self._facts = RunFacts()
+        self._goals = goals_of(recipe.config, life.put)
+        self._put: Callable[[AnyEvent], None] = life.put
         self._replay = RecordedChanges()
         self._owed: list[CommandAccepted] = []
         self._sampler: Sampler | None = None
@@ -82,6 +88,7 @@ class Training:
     def take_up(self, facts: RunFacts, *, replay: bool) -> None:
         """Stand where the run stood: the newest good checkpoint, and what was changed after it."""
         parts = self._built()
+        self._facts = facts
         if not facts.attempt:
             return
         self._life.put(PhaseEntered(phase="restoring-checkpoint"))
@@ -124,6 +131,7 @@ class Training:
         What was changed after it is not repeated; what the recipe says otherwise since then holds.
         """
         parts = self._built()
+        self._facts = facts
         self._life.put(PhaseEntered(phase="restoring-checkpoint"))
         standing = self._checkpoints.go_back(parts, step)
         engine = parts.accumulator
@@ -143,6 +151,9 @@ class Training:
     def run(self, commit: Commit) -> RunEnded:
         """Train until the run's length is reached, it is stopped, or it fails."""
         parts, life = self._built(), self._life
+        self._goals = Goals(self._make_gates(parts), self._evaluations_so_far(parts))
+        if self._goals.gates:
+            self._put = watching(life.put, self._goals.gates.see)
         self._sampler = self._sampler_of(parts)
         if self._sampler is not None:
             self._sampler.start()
@@ -161,7 +172,11 @@ class Training:
         """Hold what was reached against the recipe's targets."""
         assert self._life.writer is not None
         self._life.writer.flush()
-        for verdict in judge(self._recipe.config.targets, self._run.journal_path):
+        engine, gates = self._built().accumulator, self._goals.gates
+        for verdict in judge(
+            self._recipe.config, self._run.journal_path,
+            step=engine.step, samples_seen=engine.samples_seen, overridden=gates.overridden,
+        ):  # fmt: skip
             self._life.put(verdict)
 
     def _sampler_of(self, parts: Parts) -> Sampler | None:
@@ -169,7 +184,7 @@ class Training:
         return Sampler(self._watched().sampled, parts.devices, every_s, torch_memory_of(parts.device))
 
     def _loop_of(self, parts: Parts) -> Loop:
-        return Loop(parts, self._checkpoints, self._steering, self._life.put, **self._loop_options())
+        return Loop(parts, self._checkpoints, self._steering, self._put, **self._loop_options())
 
     def _loop_options(self) -> dict[str, Any]:
         return {
@@ -177,6 +192,7 @@ class Training:
             "owed": self._owed,
             "noise": self._noise_watch(),
             "watch": self._watched(),
+            "goals": self._goals,
         }
 
     def _watched(self) -> Watch:
@@ -184,7 +200,7 @@ class Training:
         if self._watch is None:
             parts = self._built()
             by_tokens = parts.config.accumulation.ends_by_tokens
-            self._watch = Watch(parts.accumulator, self._life.put, by_tokens=by_tokens)
+            self._watch = Watch(parts.accumulator, self._put, by_tokens=by_tokens)
         return self._watch
 
     def _noise_watch(self) -> NoiseWatch:
@@ -204,6 +220,24 @@ class Training:
     def _built(self) -> Parts:
         assert self._parts is not None
         return self._parts
+
+    def _evaluations_so_far(self, parts: Parts) -> MetricHistory:
+        """What was measured before, in earlier attempts too."""
+        found = MetricHistory(self._recipe.config.early_stopping)
+        if self._facts.attempt:
+            found.take_up(self._run, self._facts, parts.accumulator.step)
+        return found
+
+    def _make_gates(self, parts: Parts) -> Gates:
+        journal = self._run.journal_path
+        before = spent(journal) if self._facts.attempt and journal.is_file() else None
+        return Gates(
+            self._recipe.config,
+            self._life.put,
+            samples_per_epoch=parts.stream.samples_per_epoch,
+            overridden=self._facts.overridden,
+            spent=before,
+        )
 
     def _on_micro_batch(self, event: MicroBatchMeasured) -> None:
         if self._loop is not None:

@@ -8,23 +8,26 @@ import string
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
+import msgspec
 import pytest
 
 import trainer_backend
 from gradacc_gui import codes, words
-from trainer_backend.config import TargetsSection
+from trainer_backend.goals import QUANTITIES
 from trainer_backend.protocol import (
     FACTS,
     AccumulationChanged,
     AlertRaised,
+    AnswerGate,
     AnyCommand,
     ArtifactSaved,
     CheckpointSaved,
     CommandAccepted,
     CommandRefused,
     Fact,
+    GateAnswered,
     MeasurementsLost,
     NonFiniteSeen,
     OutOfMemoryRecovered,
@@ -40,6 +43,7 @@ from trainer_backend.protocol import (
     RunStarted,
     RunStopped,
     SaveCheckpoint,
+    Scalar,
     SetAccumulation,
     SetLearningRate,
     SetMaxGradNorm,
@@ -47,6 +51,7 @@ from trainer_backend.protocol import (
     SettingChanged,
     Slept,
     Stop,
+    TargetJudged,
     Warned,
 )
 
@@ -113,33 +118,50 @@ def test_every_literal_code_of_the_trainer_is_worded() -> None:
 
 def test_codes_without_a_hyphen_or_behind_a_choice_are_found() -> None:
     """These three were emitted without a sentence, and nobody saw it."""
-    assert {"target-met", "target-missed", "recompiled"} <= {code for _, _, code in emitted()}
+    assert {"target-not-measured", "metric-not-measured", "recompiled"} <= {code for _, _, code in emitted()}
 
 
 def test_every_target_of_a_recipe_has_words() -> None:
     """What it is about, its bound and its unit."""
-    assert set(codes.TARGETS) == {f"targets.{key}" for key in TargetsSection.__struct_fields__}
+    assert set(codes.TARGETS) == {f"targets.{key}" for key in QUANTITIES}
 
 
 @pytest.mark.parametrize(
-    ("code", "key", "target", "reached", "text"),
+    ("verdict", "key", "bound", "target", "reached", "text"),
     [
-        ("target-met", "step_time", 0.5, 0.3125, "Target met: median step time 0.3125 s (at most 0.5 s)"),
-        ("target-missed", "throughput", 2000, 1500.0,
+        ("met", "targets.step_time", "at-most", 0.5, 0.3125,
+         "Target met: median step time 0.3125 s (at most 0.5 s)"),
+        ("missed", "targets.throughput", "at-least", 2000, 1500.0,
          "Target missed: median throughput 1,500 samples/s (at least 2,000 samples/s)"),
-        ("target-missed", "cost", 1.5, None, "Target missed: energy not measured (at most 1.5 kWh)"),
-        ("target-met", "validation_loss", 2.0, 1.9, "Target met: final validation loss 1.9 (at most 2)"),
+        ("missed", "targets.cost", "at-most", 1.5, None,
+         "Target missed: energy not measured (at most 1.5 kWh)"),
+        ("met", "targets.metric.f1", "at-least", 0.9, 0.91, "Target met: f1 0.91 (at least 0.9)"),
+        ("met", "targets.metric.loss", "at-most", 2, 1.5, "Target met: loss 1.5 (at most 2)"),
     ],
 )  # fmt: skip
 def test_a_target_is_told_with_its_figures(
-    code: str, key: str, target: float, reached: float | None, text: str
+    verdict: Any, key: str, bound: Any, target: float, reached: float | None, text: str
 ) -> None:
     """A target that is met is good news, not a warning."""
-    event = Warned(code=code, values={"key": f"targets.{key}", "target": target, "reached": reached})
+    event = TargetJudged(
+        step=1, samples_seen=4, key=key, bound=bound, target=target, reached=reached, verdict=verdict,
+        act="warn", is_final=True,
+    )  # fmt: skip
     line = words.line(event)
     assert line is not None
     assert line.text == text
-    assert line.tone == ("good" if code == "target-met" else "warning")
+    assert line.tone == ("good" if verdict == "met" else "warning")
+    assert words.line(msgspec.structs.replace(event, is_final=False)) is None
+    assert words.line(msgspec.structs.replace(event, is_final=False, acted=True)) is not None
+
+
+def test_verdicts_of_older_journals_are_still_worded() -> None:
+    """They were warnings."""
+    values: dict[str, Scalar] = {"key": "targets.step_time", "target": 0.5, "reached": 0.25}
+    line = words.line(Warned(code="target-met", values=values))
+    assert line is not None
+    assert line.text == "Target met: median step time 0.25 s (at most 0.5 s)"
+    assert line.tone == "good"
 
 
 def test_every_code_that_is_chosen_at_run_time_is_worded() -> None:
@@ -307,6 +329,38 @@ LINES: list[tuple[Fact, str | None]] = [
         RolledBack(command_id=None, from_step=90, to_step=50, to_samples=1, to_tokens=1),
         "Rolled back from step 90 to 50",
     ),
+    (
+        RolledBack(
+            command_id=None, from_step=90, to_step=50, to_samples=1, to_tokens=1, samples_left_out=1280
+        ),
+        "Rolled back from step 90 to 50, leaving out 1,280 samples",
+    ),
+    (
+        TargetJudged(
+            step=9,
+            samples_seen=1,
+            key="targets.throughput",
+            bound="at-least",
+            target=90,
+            reached=83.1,
+            verdict="missed",
+            act="pause",
+            acted=True,
+        ),
+        "Target missed: median throughput 83.1 samples/s (at least 90 samples/s)",
+    ),
+    (
+        GateAnswered(
+            command_id="x",
+            step=9,
+            key="targets.throughput",
+            answer="continue",
+            reason="a slow disk",
+            asked_by="me",
+            asked_at=0.0,
+        ),
+        "Continued although the target was missed: median throughput",
+    ),
     (MeasurementsLost(first=5, last=9), "5 measurements lost: the disk was full or too slow"),
     (Warned(code="no-chat-template"), "The tokenizer has no chat template; a plain one is used."),
     (RunFinished(step=10, samples_seen=1, reason="epochs"), "Finished at step 10"),
@@ -338,6 +392,10 @@ REQUESTS: list[tuple[AnyCommand, str]] = [
     (SaveCheckpoint(), "checkpoint"),
     (RollBack(), "rollback to the last good checkpoint"),
     (RollBack(step=7), "rollback to step 7"),
+    (RollBack(best=True), "rollback to the best checkpoint"),
+    (AnswerGate(answer="continue"), "continuing although a target was missed"),
+    (AnswerGate(answer="stop"), "stop because a target was missed"),
+    (AnswerGate(answer="roll-back"), "rollback because a target was missed"),
     (Stop(), "stop"),
     (Stop(now=True), "immediate stop"),
 ]
