@@ -17,7 +17,7 @@ DEEPSPEED_ROWS: Final[KeyRows] = (
         train_batch_size=None,
         train_micro_batch_size_per_gpu=None,
         gradient_accumulation_steps=None,
-        gradient_clipping=0.0,
+        gradient_clipping=1.0,
         optimizer=None,
         scheduler=None,
         bf16=None,
@@ -76,7 +76,10 @@ KINDS_OF_SCHEDULE: Final[dict[str, str]] = {
     "WarmupCosineLR": "cosine",
 }
 WARM_UP_STEPS: Final = 1000
-"""Their default."""
+LEAST_WARM_UP: Final = 2
+"""Steps that they make of a shorter warm-up."""
+DECAY_PEAK: Final = 1e-3
+"""The peak of WarmupDecayLR where none is given, whatever the optimizer's rate is."""
 
 
 def trainers(field: str) -> Any:  # noqa: ANN401 - YAML
@@ -216,6 +219,8 @@ def _read_schedule(reading: KeyReading) -> None:
     if kind == "cosine":
         final = reading.as_number("scheduler.params.cos_min_ratio", params.get("cos_min_ratio", 1e-4))
         reading.put("schedule.final_ratio", final)
+    if name == "WarmupDecayLR" and "warmup_max_lr" not in given:
+        params["warmup_max_lr"] = DECAY_PEAK
     _read_peak(reading, params)
     _read_lengths(reading, params, automatic)
     if automatic:
@@ -245,7 +250,8 @@ def _read_lengths(reading: KeyReading, params: dict[str, Any], automatic: list[s
     key = "scheduler.params.warmup_num_steps"
     default = 0 if "warmup_num_steps" in automatic else WARM_UP_STEPS
     warm_up = reading.as_number(key, params.get("warmup_num_steps", default)) or 0
-    reading.put("schedule.warmup_samples", int(warm_up) * batch_of(reading))
+    steps = max(int(warm_up), LEAST_WARM_UP) if warm_up else 0
+    reading.put("schedule.warmup_samples", steps * batch_of(reading), "scheduler")
     total = reading.as_number("scheduler.params.total_num_steps", params.get("total_num_steps"))
     if total:
         reading.values.pop("run.epochs", None)
@@ -292,6 +298,11 @@ def _read_rest(reading: KeyReading) -> None:
         )
     elif clip := reading.number("gradient_clipping"):
         reading.put("optimizer.max_grad_norm", clip, "gradient_clipping")
+        if not reading.has("gradient_clipping"):
+            reading.say(
+                "The file says nothing of clipping: DeepSpeed clips at 1.0 since version 0.19.3, and not at"
+                " all before. Leave optimizer.max_grad_norm out for an older one."
+            )
     else:
         reading.settle("gradient_clipping", "No clipping there, and none here.")
     if reading.has("seed"):
