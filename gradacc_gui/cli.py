@@ -143,6 +143,18 @@ def _add_running(command: Any) -> None:  # noqa: ANN401 - a function of the pars
     plan.add_argument("--json", action="store_true", help="print the plan as JSON")
     _add_python(plan)
 
+    branch = command(
+        "branch",
+        "verify:branch",
+        "try other effective batches from a checkpoint, on the same data",
+    )
+    branch.add_argument("run", metavar="RUN", help=RUN_HELP)
+    branch.add_argument("--samples", metavar="K", type=int, help="that each branch consumes")
+    branch.add_argument("--device", help="instead of the run's own, which a live run may be using")
+    branch.add_argument("--anyway", action="store_true", help="also where a live run has the device")
+    branch.add_argument("--json", action="store_true", help="print the report as JSON")
+    _add_python(branch)
+
     verify = command("verify", "verify:verify", "prove that N micro-batches give one large batch's gradient")
     verify.add_argument("recipe", metavar="RECIPE", help="a .toml file")
     verify.add_argument("--json", action="store_true", help="print the report as JSON")

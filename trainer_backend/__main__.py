@@ -41,6 +41,10 @@ def main(arguments: list[str] | None = None) -> int:
         from trainer_backend.planner.plan_command import main as plan  # noqa: PLC0415 - likewise
 
         return plan(words[1:])
+    if words[:1] == ["branch"]:  # likewise
+        from trainer_backend.branching.branch_command import main as branch  # noqa: PLC0415 - likewise
+
+        return branch(words[1:])
     options = _parser().parse_args(words)
     try:
         return _run(options)
@@ -78,6 +82,8 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("try", add_help=False, help=says)
     says = "find the fastest micro-batch and N that fit for an effective batch"
     commands.add_parser("plan", add_help=False, help=says)
+    says = "try other effective batches from a run's newest checkpoint, over the same samples"
+    commands.add_parser("branch", add_help=False, help=says)
     return parser
 
 

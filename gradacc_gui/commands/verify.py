@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 
+from gradacc_gui.queueing.slots import in_the_way, taken, wanted
 from gradacc_gui.run.starter import interpreter_of
 from gradacc_gui.session.interpreter import (
     Interpreter,
@@ -16,6 +17,7 @@ from gradacc_gui.session.interpreter import (
     probe,
     trainer_environment,
 )
+from trainer_backend.errors import UsageError
 from trainer_backend.run_directory import find_run
 
 
@@ -73,6 +75,29 @@ def plan(arguments: argparse.Namespace) -> int:
     for option in ("effective_batch", "memory"):
         if (value := getattr(arguments, option)) is not None:
             command += [f"--{option.replace('_', '-')}", str(value)]
+    return subprocess.run(command, env=trainer_environment(interpreter), check=False).returncode
+
+
+def branch(arguments: argparse.Namespace) -> int:
+    """Run `python -m trainer_backend branch` in the run's interpreter; its exit code is ours."""
+    run = find_run(arguments.run)
+    run.check()
+    device = arguments.device or run.recipe_value("run.device")
+    other = None if arguments.anyway else in_the_way(wanted(device)[:1], taken())
+    if other is not None:
+        message = (
+            f"{other.name} is training on {', '.join(other.devices)}, and branches would slow it down. Stop"
+            " it first, or add --device with another device, or --anyway."
+        )
+        raise UsageError(message)
+    arguments.python = arguments.python or interpreter_of(run) or None
+    interpreter = ready_interpreter(arguments)
+    command = [interpreter.executable, "-P", "-m", "trainer_backend", "branch", str(run.path)]
+    if arguments.json:
+        command.append("--json")
+    for option in ("samples", "device"):
+        if (value := getattr(arguments, option)) is not None:
+            command += [f"--{option}", str(value)]
     return subprocess.run(command, env=trainer_environment(interpreter), check=False).returncode
 
 

@@ -1,0 +1,1 @@
+"""Short branches from a checkpoint at other effective batches: tried over the same samples."""
