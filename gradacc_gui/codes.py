@@ -78,7 +78,7 @@ TARGETS: Final[dict[str, tuple[str, str, str]]] = {
     "targets.peak_memory": ("peak memory", "at most", "GiB"),
     "targets.step_time": ("median step time", "at most", "s"),
     "targets.throughput": ("median throughput", "at least", "samples/s"),
-    "targets.validation_loss": ("final validation loss", "at most", ""),
+    "targets.validation_loss": ("validation loss", "at most", ""),
     "targets.cost": ("energy", "at most", "kWh"),
     "targets.step_time_p95": ("95th percentile of the step time", "at most", "s"),
     "targets.money": ("money", "at most", ""),

@@ -26,6 +26,7 @@ from gradacc_gui.codes import (
     WARNINGS,
 )
 from gradacc_gui.person import person
+from trainer_backend.goals import Bound
 from trainer_backend.kinds.task_warnings import worded
 from trainer_backend.protocol import (
     AccumulationChanged,
@@ -368,10 +369,10 @@ def target_words(key: str) -> tuple[str, str]:
     return (tr(known[0]), known[2]) if known else (name, "")
 
 
-def bound_words(event: TargetJudged) -> str:
+def bound_words(key: str, bound: Bound, limit: float) -> str:
     """The bound of a target: "at most 12 GiB"."""
-    word = tr("at most") if event.bound == "at-most" else tr("at least")
-    return f"{word} {event.target:,.4g} {target_words(event.key)[1]}".strip()
+    word = tr("at most") if bound == "at-most" else tr("at least")
+    return f"{word} {limit:,.4g} {target_words(key)[1]}".strip()
 
 
 def _target_judged(event: TargetJudged) -> LogLine | None:
@@ -381,7 +382,7 @@ def _target_judged(event: TargetJudged) -> LogLine | None:
     quantity, unit = target_words(event.key)
     reached = tr("not measured") if event.reached is None else f"{event.reached:,.4g} {unit}".strip()
     template = tr("Target met: {what}") if event.verdict == "met" else tr("Target missed: {what}")
-    text = template.format(what=f"{quantity} {reached} ({bound_words(event)})")
+    text = template.format(what=f"{quantity} {reached} ({bound_words(event.key, event.bound, event.target)})")
     tone: Tone = "good" if event.verdict == "met" else "plain" if event.act == "note" else "warning"
     return LogLine(text, tone)
 

@@ -18,6 +18,7 @@ from typing import Final, TypeAlias, assert_never
 
 import msgspec
 
+from trainer_backend.goals import Mode
 from trainer_backend.protocol import (
     AccumulationChanged,
     AlertRaised,
@@ -154,6 +155,8 @@ class _Saved(msgspec.Struct, frozen=True):
 
     seq: int
     settings: Settings | None
+    best_value: float | None = None
+    """The metric, where it was saved because that was the best so far."""
 
 
 Effect: TypeAlias = Stand | RecordedChange
@@ -189,6 +192,10 @@ class RunFacts:
         """The newest verdict on each target, by its key and bound."""
         self.overridden: set[str] = set()
         """Targets that a person went on without."""
+        self.asking: TargetJudged | None = None
+        """The missed target that has paused the run, and waits for an answer."""
+        self._missed: TargetJudged | None = None
+        """The newest miss that may pause the run at the coming border."""
         self.owed: dict[str, CommandAccepted] = {}
         """Commands that were accepted and whose effect nothing has told, by id, oldest first."""
         self.stands: list[Stand] = []
@@ -243,7 +250,8 @@ class RunFacts:
                 )  # fmt: skip
             case CheckpointSaved():
                 self._saved.pop(fact.step, None)
-                self._saved[fact.step] = _Saved(record.seq, self.settings)
+                best = fact.value if fact.kept_as == "best" else None
+                self._saved[fact.step] = _Saved(record.seq, self.settings, best)
             case CommandAccepted():
                 self._accepted(fact)
             case CommandRefused():
@@ -251,19 +259,18 @@ class RunFacts:
                     self._pause = ""
             case Paused():
                 self.paused, self._pause = True, ""
+                if not fact.command_id:  # the trainer's own wish
+                    self.asking, self._missed = self._missed, None
             case Resumed():
-                self.paused = False
+                self.paused, self.asking = False, None
             case RunFinished() | RunStopped() | RunFailed():
                 self.ended = fact
             case Warned():
                 step = fact.values.get("step")
                 if fact.code in (REPLAY_ENDED, REPLAY_DECLINED) and isinstance(step, int):
                     self._void_changes_after(step - 1)
-            case TargetJudged():
-                self.targets[fact.key, fact.bound] = fact
-            case GateAnswered():
-                if fact.answer == "continue":
-                    self.overridden.add(fact.key)
+            case TargetJudged() | GateAnswered():
+                self._judged(fact)
             case NonFiniteSeen() | AlertRaised() | ArtifactSaved() | Slept() | MeasurementsLost():
                 pass  # they tell what happened, and change nothing that is so now
             case (
@@ -304,10 +311,23 @@ class RunFacts:
         if isinstance(command, Stop):
             self._unnamed_stops.add(command.id)
 
+    def _judged(self, fact: TargetJudged | GateAnswered) -> None:
+        match fact:
+            case TargetJudged():
+                self.targets[fact.key, fact.bound] = fact
+                if fact.acted and fact.act in ("pause", "roll-back"):
+                    self._missed = fact
+            case GateAnswered():
+                self.asking = None
+                if fact.answer == "continue":
+                    self.overridden.add(fact.key)
+
     def _begin_attempt(self, attempt: int) -> None:
         self.attempt = attempt
         self.ended, self.phase, self._pause = None, "", ""
         self._ready = self.paused = self.stopping = False
+        self.asking = self._missed = None
+        self.targets = {}  # each attempt judges anew
 
     def _accepted(self, fact: CommandAccepted) -> None:
         if fact.command == Stop.__name__ or fact.command_id in self._unnamed_stops:
@@ -337,6 +357,7 @@ class RunFacts:
         )
 
     def _go_back(self, record: Record, fact: RolledBack) -> Stand:
+        self.asking = self._missed = None
         saved = self._saved_at(fact.to_step)
         settings = saved.settings if saved is not None else self._first or self._asked
         if fact.settings is not None:
@@ -436,10 +457,24 @@ class RunFacts:
             tokens_seen=stand.tokens, loss=None,
         )  # fmt: skip
 
-    def checkpoints(self, keep: int | None = None) -> list[int]:
-        """Steps of the checkpoints that should be on disk, oldest first; `keep`: how many are kept."""
+    def checkpoints(self, keep: int | None = None, keep_best: int = 0, mode: Mode = "min") -> list[int]:
+        """Steps of the checkpoints that should be on disk, oldest first.
+
+        `keep`: how many of the newest are kept; `keep_best`: how many of the best by `mode`.
+        """
         steps = list(self._saved)
-        return steps if keep is None else steps[-keep:]
+        if keep is None:
+            return steps
+        kept = {*steps[-keep:], *(step for step, _ in self.best_checkpoints(mode)[:keep_best])}
+        return [step for step in steps if step in kept]
+
+    def best_checkpoints(self, mode: Mode) -> list[tuple[int, float]]:
+        """Steps and values of those that were saved for being the best so far, the best first."""
+        found = [
+            (step, saved.best_value) for step, saved in self._saved.items() if saved.best_value is not None
+        ]
+        sign = 1 if mode == "min" else -1
+        return sorted(found, key=lambda one: (sign * one[1], -one[0]))
 
     def is_superseded(self, seq: int, step: int) -> bool:
         """Whether the measurement with this number, of this step, was trained again, or went to waste."""

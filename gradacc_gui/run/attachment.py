@@ -106,8 +106,17 @@ class Attachment:
     @property
     def checkpoints(self) -> list[int]:
         """Steps of the checkpoints that should still be on disk, oldest first."""
-        keep = None if self.config is None else self.config.checkpoint.keep
-        return self.store.so_now.checkpoints(keep)
+        if self.config is None:
+            return self.store.so_now.checkpoints()
+        asked = self.config.checkpoint
+        return self.store.so_now.checkpoints(asked.keep, asked.keep_best, asked.mode)
+
+    @property
+    def best_checkpoint(self) -> tuple[int, float] | None:
+        """Step and metric of the best checkpoint; None where none was kept for that."""
+        if self.config is None:
+            return None
+        return next(iter(self.store.so_now.best_checkpoints(self.config.checkpoint.mode)), None)
 
     def _look_for_a_silent_end(self) -> None:
         """Whether a trainer that another window started died before it wrote anything."""

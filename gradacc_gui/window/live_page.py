@@ -78,6 +78,7 @@ class LivePage(QWidget):
         self.notices = RunNotices()
         self.notices.resume_asked.connect(self._resume_run)
         self.notices.go_back_asked.connect(self._go_back)
+        self.notices.answered.connect(self.send)
         self.notices.log_asked.connect(lambda: self.show_tab("log"))
         column.addWidget(self.notices)
         self.ranks = RanksPanel()

@@ -75,7 +75,7 @@ class _Line:
         put(self.host, tr("{host}, slowest").format(host=row.host) if is_slowest else row.host)
         self.time.set_shares(row.computed_s / step_s, row.waited_s / step_s)
         put(self.computed, duration(row.computed_s))
-        set_role(self.computed, "pending" if is_slowest else "")
+        set_role(self.computed, "strong-warning" if is_slowest else "")
         put(self.waited, duration(row.waited_s))
         total = row.memory_total_bytes
         self.memory_bar.set_ratio(row.memory_bytes / total if total else None)
@@ -118,7 +118,7 @@ class RanksPanel(Panel):
             self._lay_out(len(rows))
         put(self.hint, tr("Step {step}").format(step=count(figures.step)))
         put(self.words, figures.slowest_words or figures.split_words)
-        set_role(self.words, "pending" if figures.slowest is not None else "help")
+        set_role(self.words, "warning" if figures.slowest is not None else "help")
         self.words.setToolTip(figures.split_words)
         for line, row in zip(self._lines, rows, strict=True):
             line.show_row(row, figures.step_s or 1.0, is_slowest=row.rank == figures.slowest)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from PySide6.QtCore import Signal
 from PySide6.QtGui import QAction
@@ -18,6 +19,9 @@ from trainer_backend.run_facts import RunState
 
 STEADY = (RunState.RUNNING, RunState.PAUSED)
 """What a trainer does that can be told to save, pause or go back."""
+MOST_OFFERED: Final = 10
+"""Of more checkpoints the newest are offered, and the best."""
+HALF: Final = 0.5
 
 
 def resume_words(has_checkpoints: bool) -> str:
@@ -58,6 +62,9 @@ class RunButtons(QWidget):
         self.resume = button(resume_words(False), role="primary", clicked=self.resume_run_asked.emit)
         self.more = IconButton(tr("More…"), "settings")
         self.roll_back_menu = QMenu(tr("Roll back to"), self)
+        self.skip_menu = QMenu(tr("Roll back and leave out the samples since"), self)
+        self.slower_menu = QMenu(tr("Roll back and halve the learning rate, to"), self)
+        self._offered: tuple[list[int], tuple[int, float] | None] = [], None
         self.more.setMenu(self._build_more_menu())
         self._place()
         self.set_state(None)
@@ -91,25 +98,44 @@ class RunButtons(QWidget):
 
     def _build_more_menu(self) -> QMenu:
         menu = QMenu(self)
-        menu.addMenu(self.roll_back_menu)
+        for back in (self.roll_back_menu, self.skip_menu, self.slower_menu):
+            menu.addMenu(back)
         folder = QAction(tr("Open the run's folder"), menu)
         folder.triggered.connect(self.folder_asked)
         menu.addAction(folder)
         return menu
 
-    def set_checkpoints(self, steps: Sequence[int]) -> None:
-        """The steps of the checkpoints that the run can go back to, oldest first."""
-        known = [action.data() for action in self.roll_back_menu.actions()]
-        wanted = list(reversed(steps))[:10]
+    def set_checkpoints(self, steps: Sequence[int], best: tuple[int, float] | None = None) -> None:
+        """The steps of the checkpoints that the run can go back to, oldest first.
+
+        `best`: the best of them, and its metric.
+        """
+        wanted = list(reversed(steps))[:MOST_OFFERED]
+        if best is not None and best[0] in steps:
+            wanted = [best[0], *(step for step in wanted if step != best[0])]
+        else:
+            best = None
         self.resume.setText(resume_words(bool(wanted)))
-        if known == wanted:
+        if (wanted, best) == self._offered:
             return
-        self.roll_back_menu.clear()
-        for step in wanted:
-            action = self.roll_back_menu.addAction(tr("step {step}").format(step=count(step)))
-            action.setData(step)
-            action.triggered.connect(lambda _checked=False, step=step: self._go_back(step))
+        self._offered = wanted, best
+        for menu, more in (
+            (self.roll_back_menu, {}),
+            (self.skip_menu, {"skip_samples": True}),
+            (self.slower_menu, {"learning_rate_factor": HALF}),
+        ):
+            menu.clear()
+            for step in wanted:
+                self._offer(menu, step, best, more)
         self._refresh_roll_back()
+
+    def _offer(self, menu: QMenu, step: int, best: tuple[int, float] | None, more: Mapping[str, Any]) -> None:
+        text = tr("step {step}").format(step=count(step))
+        if best is not None and step == best[0]:
+            text = tr("step {step}, the best ({value})").format(step=count(step), value=f"{best[1]:.4g}")
+        action = menu.addAction(text)
+        action.setData(step)
+        action.triggered.connect(lambda: self._go_back(step, more))
 
     def set_state(self, state: RunState | None, *, rung: Rung = Rung.RUNNING) -> None:
         """Show what can be done in `state`; `rung`: how far a stop of this window has gone."""
@@ -142,13 +168,16 @@ class RunButtons(QWidget):
     def _refresh_roll_back(self) -> None:
         able = (self._state in STEADY or self._can_resume) and bool(self.roll_back_menu.actions())
         self.roll_back_menu.setEnabled(able)
+        for menu in (self.skip_menu, self.slower_menu):  # a trainer must live to be told how
+            menu.menuAction().setVisible(not self._can_resume)
+            menu.setEnabled(able)
 
-    def _go_back(self, step: int) -> None:
+    def _go_back(self, step: int, more: Mapping[str, Any]) -> None:
         """A trainer that lives goes back; for a run that has ended a new one starts there."""
         if self._can_resume:
             self.go_back_asked.emit(step)
         else:
-            self.asked.emit(RollBack(step=step))
+            self.asked.emit(RollBack(step=step, **more))
 
     def _say(self, rung: Rung) -> None:
         texts = {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+import functools
+from typing import Final, Literal
 
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QPushButton, QVBoxLayout, QWidget
@@ -10,17 +11,31 @@ from PySide6.QtWidgets import QPushButton, QVBoxLayout, QWidget
 from gradacc_gui import words
 from gradacc_gui.run.attachment import Attachment
 from gradacc_gui.run.numbers import count
+from gradacc_gui.run.target_lines import gate_sentence
 from gradacc_gui.session.launch import last_lines
 from gradacc_gui.session.runs import disk_problem
 from gradacc_gui.theme import set_role, space
+from gradacc_gui.widgets.line_edit import LineEdit, clean
 from gradacc_gui.widgets.parts import Notice, button
 from gradacc_gui.words import tr
-from trainer_backend.protocol import AlertRaised, OutOfMemoryRecovered, Record, Warned
+from trainer_backend.protocol import (
+    AlertRaised,
+    AnswerGate,
+    OutOfMemoryRecovered,
+    Record,
+    TargetJudged,
+    Warned,
+)
 from trainer_backend.run_facts import RunState
 from trainer_backend.watching.alert_words import alert_sentence
 
 MOST_WARNINGS: Final = 4
 """Sentences of one banner; the decision log has them all."""
+ANSWERS: Final[dict[Literal["continue", "stop", "roll-back"], str]] = {
+    "roll-back": "Go back",
+    "stop": "Stop",
+    "continue": "Continue",
+}
 
 
 class RunNotices(QWidget):
@@ -30,6 +45,8 @@ class RunNotices(QWidget):
     go_back_asked = Signal(int)
     """To the checkpoint of this step, and on from there."""
     log_asked = Signal()
+    answered = Signal(object)
+    """An `AnswerGate` to a run that a missed target has paused."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,6 +57,8 @@ class RunNotices(QWidget):
         self.interrupted = Notice("notice-warning", dismissible=False)
         self.failed = Notice("notice-bad", dismissible=False)
         self.paused = Notice("notice", dismissible=False)
+        self.gate = Notice("notice-warning", dismissible=False)
+        self._build_gate()
         self.disk = Notice("notice-bad", dismissible=False)
         self.problem = Notice("notice-bad")
         self.memory = Notice("notice-warning")
@@ -47,6 +66,7 @@ class RunNotices(QWidget):
         self.warning = Notice("notice-warning")
         self.alert = Notice("notice-warning")
         self._attempt = 0
+        self._asking: TargetJudged | None = None
         self._good_step: int | None = None
         self.go_back: dict[Notice, QPushButton] = {}
         self.resume: dict[Notice, QPushButton] = {}
@@ -57,15 +77,45 @@ class RunNotices(QWidget):
             self.resume[notice] = button(tr("Resume"), role="primary", clicked=self.resume_asked.emit)
             notice.buttons.addWidget(self.resume[notice])
         self._all = (
-            *(self.interrupted, self.failed, self.paused),
+            *(self.interrupted, self.failed, self.gate, self.paused),
             *(self.disk, self.problem, self.error, self.memory, self.alert, self.warning),
         )
         for notice in self._all:
             column.addWidget(notice)
 
+    def _build_gate(self) -> None:
+        self.reason = LineEdit()
+        self.reason.setPlaceholderText(tr("Why (kept in the log)"))
+        self.reason.setAccessibleName(tr("Reason"))
+        self.reason.setMinimumWidth(180)
+        self.gate.buttons.addWidget(self.reason)
+        self.answers: dict[str, QPushButton] = {}
+        for answer, text in ANSWERS.items():
+            made = button(tr(text), clicked=functools.partial(self._answer, answer))
+            self.answers[answer] = made
+            self.gate.buttons.addWidget(made)
+        set_role(self.answers["continue"], "primary")
+
+    def _answer(self, answer: Literal["continue", "stop", "roll-back"]) -> None:
+        for made in self.answers.values():  # once; the run's state says what came of it
+            made.setEnabled(False)
+        self.answered.emit(AnswerGate(answer=answer, reason=clean(self.reason.text())))
+
+    def _show_gate(self, asking: TargetJudged | None) -> None:
+        if asking == self._asking:
+            return
+        self._asking = asking
+        self.gate.setVisible(asking is not None)
+        self.reason.clear()
+        for made in self.answers.values():
+            made.setEnabled(True)
+        if asking is not None:
+            self.gate.say(gate_sentence(asking))
+
     def forget(self) -> None:
         """Clear what belongs to the run shown so far; another one follows."""
         self._attempt = 0
+        self._asking = None
         for notice in self._all:
             notice.hide()
 
@@ -117,11 +167,12 @@ class RunNotices(QWidget):
     def show_state(self, run: Attachment) -> None:
         """What the run's state has to say; called a few times a second."""
         state = run.state
+        self._show_gate(run.store.so_now.asking if state is RunState.PAUSED else None)
         if state is RunState.INTERRUPTED and self.interrupted.isHidden():
             self.interrupted.say(*interrupted_words(run))
         elif state is RunState.FAILED and self.failed.isHidden():
             self.failed.say(*failure_words(run))
-        elif state is RunState.PAUSED and self.paused.isHidden():
+        elif state is RunState.PAUSED and self.paused.isHidden() and self._asking is None:
             self.paused.say(tr("Paused: the model stays in memory; nothing is computed until you resume."))
         if state in (RunState.INTERRUPTED, RunState.FAILED):
             self._say_resume(run)
@@ -129,7 +180,7 @@ class RunNotices(QWidget):
             self._offer(run.good_step, leads=diverged and run.good_step is not None)
         self.interrupted.setVisible(state is RunState.INTERRUPTED)
         self.failed.setVisible(state is RunState.FAILED)
-        self.paused.setVisible(state is RunState.PAUSED)
+        self.paused.setVisible(state is RunState.PAUSED and self._asking is None)
         full = disk_problem(run.run) if run.store.alive else ""
         self.disk.setVisible(bool(full))
         if full and self.disk.sentence.text() != full:

@@ -8,12 +8,14 @@ from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
 from gradacc_gui.derive import memory_of
 from gradacc_gui.run.asks import Ask
 from gradacc_gui.run.attachment import Attachment
+from gradacc_gui.run.target_lines import target_lines
 from gradacc_gui.run.worth import worth_of
 from gradacc_gui.theme import space
 from gradacc_gui.window.decision_log import DecisionLog
 from gradacc_gui.window.memory_panel import MemoryPanel
 from gradacc_gui.window.n_panel import NPanel
 from gradacc_gui.window.run_buttons import RunButtons
+from gradacc_gui.window.targets_panel import TargetsPanel
 from gradacc_gui.window.tuning_panel import TuningPanel
 from gradacc_gui.window.worth_panel import WorthPanel
 from trainer_backend.protocol import (
@@ -43,7 +45,7 @@ class Side(QWidget):
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(space(2))
         self.n_panel, self.tuning = NPanel(), TuningPanel()
-        self.worth = WorthPanel()
+        self.worth, self.targets = WorthPanel(), TargetsPanel()
         self.memory, self.decisions = MemoryPanel(), DecisionLog()
         self.buttons = RunButtons()
         for source in (self.n_panel, self.tuning, self.buttons):
@@ -57,7 +59,7 @@ class Side(QWidget):
         inner = QVBoxLayout(content)
         inner.setContentsMargins(0, 0, 0, 0)
         inner.setSpacing(space(2))
-        for panel in (self.n_panel, self.worth, self.tuning, self.memory):
+        for panel in (self.n_panel, self.targets, self.worth, self.tuning, self.memory):
             inner.addWidget(panel)
         inner.addWidget(self.decisions, 1)
         area = QScrollArea()
@@ -85,7 +87,8 @@ class Side(QWidget):
         others = run.asks.newest(SetMicroBatchSize, SetLearningRate, SetMaxGradNorm)
         self.tuning.show_ask(_shown(others, live=live))
         self.buttons.set_state(run.state, rung=run.ladder.rung)
-        self.buttons.set_checkpoints(run.checkpoints)
+        self.buttons.set_checkpoints(run.checkpoints, run.best_checkpoint)
+        self.targets.show_lines(target_lines(run.config, run.store.so_now))
         latest = run.store.latest
         self.worth.show_worth(worth_of(latest.get(NoiseScaleMeasured), settings, run.config))
         self.memory.show_memory(memory_of(latest.get(DeviceSampled), latest.get(HostSampled)))
