@@ -62,7 +62,7 @@ def judged(
         "targets.metric.accuracy": ("at-least", 0.9),
     }
     bound, limit = limits[key]
-    given = {"act": "pause", "step": 20, "samples_seen": 640} | more
+    given: dict[str, Any] = {"act": "pause", "step": 20, "samples_seen": 640} | more
     return TargetJudged(key=key, bound=bound, target=limit, reached=reached, verdict=verdict, **given)
 
 
