@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from trainer_backend.recipe import Recipe
 
 _JOURNAL: Final = "run.sqlite"
+ABOUT: Final = "about.toml"
+"""What a person notes about a run: label, tags, note, star."""
 _FILES: Final = (
     "recipe.toml", _JOURNAL, f"{_JOURNAL}-wal", f"{_JOURNAL}-shm", f"{_JOURNAL}-journal", "trainer.lock",
     "trainer.log",
@@ -61,14 +63,40 @@ class RunDirectory:
     """One run's files. Making one touches nothing; `create` does."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path.absolute()
+        self.path = path if path.is_absolute() else path.absolute()
         self.id = self.path.name
-        self.recipe_path = self.path / "recipe.toml"
-        self.journal_path = self.path / "run.sqlite"
-        self.inbox_path = self.path / "inbox"
-        self.lock_path = self.path / "trainer.lock"
-        self.checkpoints_path = self.path / "checkpoints"
-        self.log_path = self.path / "trainer.log"
+
+    # Made when they are first wanted: a list of thousands of runs wants few of them.
+
+    @functools.cached_property
+    def recipe_path(self) -> Path:
+        """What was asked for, as it can be run again."""
+        return self.path / "recipe.toml"
+
+    @functools.cached_property
+    def journal_path(self) -> Path:
+        """All events."""
+        return self.path / _JOURNAL
+
+    @functools.cached_property
+    def inbox_path(self) -> Path:
+        """Commands that wait."""
+        return self.path / "inbox"
+
+    @functools.cached_property
+    def lock_path(self) -> Path:
+        """Held by the trainer all its life."""
+        return self.path / "trainer.lock"
+
+    @functools.cached_property
+    def checkpoints_path(self) -> Path:
+        """The checkpoints' folder."""
+        return self.path / "checkpoints"
+
+    @functools.cached_property
+    def log_path(self) -> Path:
+        """What the trainer printed."""
+        return self.path / "trainer.log"
 
     @property
     def typed(self) -> str:
@@ -126,10 +154,27 @@ class RunDirectory:
         return value if isinstance(value, str | int | float | bool) else None
 
     @property
+    def label(self) -> str:
+        """What a person called the run since; empty where nobody did."""
+        path = self.path / ABOUT
+        label = _tables(path, _stamp(path)).get("label")
+        return label if isinstance(label, str) else ""
+
+    @property
     def asked_name(self) -> str:
-        """The name that the recipe gives the run; empty where it gives none."""
-        name = self.recipe_value("run.name")
+        """What a person called the run, else the name that its recipe gives it; empty where it has none."""
+        name = self.label or self.recipe_value("run.name")
         return name if isinstance(name, str) else ""
+
+    def recipe_values(self) -> dict[str, Scalar]:
+        """Every single value that the recipe's text says, by `a.b`, checked by nobody."""
+        return {
+            f"{table}.{key}": value
+            for table, section in _tables(self.recipe_path, _stamp(self.recipe_path)).items()
+            if isinstance(section, dict)
+            for key, value in section.items()
+            if isinstance(value, str | int | float | bool)
+        }
 
     def check(self) -> None:
         """Raise RunDirectoryError unless this is a run's directory, with its files as regular ones."""
@@ -265,15 +310,15 @@ def all_runs() -> list[RunDirectory]:
     """Every run in the home, newest first by its recipe's time."""
     try:
         with os.scandir(runs_folder()) as entries:
-            folders = [Path(entry.path) for entry in entries if is_folder(entry)]
+            folders = [entry.path for entry in entries if is_folder(entry)]
     except OSError:
         return []
-    return sorted((RunDirectory(folder) for folder in folders), key=_age, reverse=True)
+    return [RunDirectory(Path(folder)) for folder in sorted(folders, key=_age, reverse=True)]
 
 
-def _age(run: RunDirectory) -> float:
+def _age(folder: str) -> float:
     try:
-        return run.recipe_path.stat().st_mtime
+        return os.stat(f"{folder}{os.sep}recipe.toml").st_mtime  # noqa: PTH116 - for each of thousands
     except OSError:
         return 0.0
 
@@ -322,9 +367,9 @@ def _named(runs: list[RunDirectory], name: str) -> list[RunDirectory]:
 
 
 def _may_be_named(run: RunDirectory, name: str) -> bool:
-    """Whether the text of a run's recipe can hold this name; parsing thousands takes seconds."""
-    try:
-        text = read_regular(run.recipe_path, LARGEST_TEXT_BYTES)
-    except (OSError, ValueError):
-        return False
+    """Whether the text of a run's recipe or notes can hold this name; parsing thousands takes seconds."""
+    text = b""
+    for path in (run.recipe_path, run.path / ABOUT):
+        with suppress(OSError, ValueError):
+            text += read_regular(path, LARGEST_TEXT_BYTES)
     return b"\\" in text or name.encode("utf-8", "surrogatepass") in text  # an escape may stand for any

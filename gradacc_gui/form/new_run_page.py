@@ -465,6 +465,11 @@ class FormPage(QWidget):
         """Open a recipe file. One that is not right leaves the form as it is and says why: False."""
         return self.recipe.open(path)
 
+    def open_copy(self, text: str, folder: Path, name: str) -> bool:
+        """Begin with a recipe's text that has no file yet; False, and the form as it was, when it is bad."""
+        self.show_view("form")
+        return self.recipe.open_text(text, folder=folder, name=name)
+
     def _show(self) -> None:
         """Show the draft that is in the form."""
         self.fields.show_draft(self.draft)

@@ -20,6 +20,7 @@ from typing import Final
 
 import msgspec
 
+from gradacc_gui.session.about_file import NO_NOTES, AboutRun, read_about
 from gradacc_gui.session.launch import PROCESS_MARK, START_MARK, last_lines, last_word, tail
 from trainer_backend.config_check import ONE_OF
 from trainer_backend.errors import GradaccError, RunDirectoryError
@@ -28,17 +29,22 @@ from trainer_backend.journal_mending import may_be_hot, rollback_journal_of, wal
 from trainer_backend.protocol import (
     FACTS,
     ArtifactSaved,
+    DeviceSampled,
+    EvaluationMeasured,
+    HostSampled,
     MeasurementsLost,
     NonFiniteSeen,
     OptimizerStepMeasured,
     PhaseEntered,
     Record,
     RunStarted,
+    Scalar,
     Slept,
     Warned,
 )
-from trainer_backend.run_directory import RunDirectory
-from trainer_backend.run_facts import RunFacts, RunState
+from trainer_backend.run_directory import ABOUT, RunDirectory
+from trainer_backend.run_facts import Reached, RunFacts, RunState
+from trainer_backend.settings import Settings
 from trainer_backend.wholeness import check_whole
 
 STARTING_S: Final = 20.0
@@ -48,6 +54,8 @@ LONGEST_LOOK_S: Final = 10.0
 FULL_BYTES: Final = 1 << 20
 """Less room than this is none for a journal."""
 SQLITE_MAGIC: Final = b"SQLite format 3\0"
+PEAKS: Final = ((DeviceSampled, "torch_allocated_bytes"), (HostSampled, "process_rss_bytes"))
+"""Which reading of memory a run is told by: the first that it has."""
 WAL_VERSION: Final = 2
 """Bytes 18 and 19 of a database file in WAL mode (SQLite file format, section 1.3.3)."""
 
@@ -73,6 +81,23 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """It has finished, and its recipe was given more to train since."""
     sealed: bool = False
     """It is over, and known to need no sealing."""
+    created_at: float = 0.0
+    """When its recipe was written, in seconds since the epoch."""
+    about: AboutRun = NO_NOTES
+    settings: dict[str, Scalar] = {}
+    """By the recipe's keys; where the trainer said what is in force, that."""
+    effective_batch: int | None = None
+    validation_loss: float | None = None
+    """Of the newest evaluation."""
+    peak_memory_bytes: int | None = None
+    """The most that torch allocated on a GPU, else the most that the process took; once it has ended."""
+    duration_s: float | None = None
+    """From the start of each attempt to its last event, added up."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of its task."""
+        return str(self.settings.get("task.kind", ""))
 
     @property
     def can_resume(self) -> bool:
@@ -91,7 +116,7 @@ _TELLING: Final = tuple(
 def summarise(run: RunDirectory) -> RunSummary:
     """What a run is doing now. Never raises for what lies in its directory: that is *damaged*."""
     try:
-        return examine(run)
+        return _with_notes(run, examine(run))
     except GradaccError as error:
         reason = str(error)
     except Exception as error:  # noqa: BLE001 - one run's directory, whatever it is, must not hide the others
@@ -99,7 +124,27 @@ def summarise(run: RunDirectory) -> RunSummary:
             f"{run.path} holds what gradacc cannot read ({type(error).__name__}: {error})."
             " It is damaged, or a newer gradacc made it."
         )
-    return RunSummary(run=run, name=run.id, state=RunState.DAMAGED, reason=" ".join(reason.splitlines()))
+    damaged = RunSummary(run=run, name=run.id, state=RunState.DAMAGED, reason=" ".join(reason.splitlines()))
+    return msgspec.structs.replace(damaged, about=read_about(run), created_at=_created_at(run))
+
+
+def _created_at(run: RunDirectory) -> float:
+    try:
+        return run.recipe_path.lstat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _with_notes(run: RunDirectory, summary: RunSummary) -> RunSummary:
+    """What a person noted, and what the recipe asks where the trainer said nothing."""
+    about = read_about(run)
+    return msgspec.structs.replace(
+        summary,
+        name=about.label or summary.name,
+        about=about,
+        created_at=_created_at(run),
+        settings=run.recipe_values() | summary.settings,
+    )
 
 
 def examine(run: RunDirectory) -> RunSummary:
@@ -180,7 +225,45 @@ def _from_journal(run: RunDirectory, reader: JournalReader, *, alive: bool) -> R
         seen_at=seen_at or None,
         reason=reason,
         lengthened=state is RunState.FINISHED and _is_lengthened(run, facts.started, newest),
+        settings={} if facts.settings is None else _in_force(facts.settings),
+        effective_batch=None if facts.settings is None else facts.settings.effective_batch,
+        validation_loss=_validation_loss(reader),
+        peak_memory_bytes=None if state.is_alive else _peak_memory(reader),
+        duration_s=_duration_s(told, progress),
     )
+
+
+def _in_force(settings: Settings) -> dict[str, Scalar]:
+    return {key: value for key, value in settings.by_key().items() if value is not None}
+
+
+def _validation_loss(reader: JournalReader) -> float | None:
+    newest = reader.newest_record(EvaluationMeasured)
+    return newest.event.loss if newest and isinstance(newest.event, EvaluationMeasured) else None
+
+
+def _peak_memory(reader: JournalReader) -> int | None:
+    """The greatest reading of all; a scan of the readings, so only for a run that has ended."""
+    for kind, column in PEAKS:
+        if reader.holds(kind):
+            ((most,),) = reader.select(f"SELECT max({column}) FROM {kind.__name__}")  # noqa: S608 - our own names
+            if isinstance(most, int | float) and most > 0:
+                return int(most)
+    return None
+
+
+def _duration_s(told: list[Record], progress: Reached | None) -> float | None:
+    """Facts of an attempt lie between its start and its end; of the newest, its newest step may be later."""
+    spans: dict[int, tuple[float, float]] = {}
+    for record in told:
+        first, last = spans.get(record.attempt, (record.at, record.at))
+        spans[record.attempt] = (min(first, record.at), max(last, record.at))
+    if not spans:
+        return None
+    newest = max(spans)
+    first, last = spans[newest]
+    spans[newest] = (first, last if progress is None else max(last, progress.at))
+    return sum(last - first for first, last in spans.values())
 
 
 def _is_lengthened(run: RunDirectory, before: RunStarted | None, newest: Record | None) -> bool:
@@ -314,6 +397,7 @@ _FILES: Final = (
     "recipe.toml",
     "check.json",
     "summary.msgpack",
+    ABOUT,
 )
 _FOLDERS: Final = ("inbox", "checkpoints", "artifacts", "export")
 

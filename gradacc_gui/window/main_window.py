@@ -26,7 +26,6 @@ from PySide6.QtWidgets import (
 from gradacc_gui.assets import asset
 from gradacc_gui.queueing.entries import Queue, QueueEntry
 from gradacc_gui.queueing.runner import ensure_runner, leave_runners, reap_runners
-from gradacc_gui.queueing.waiting import QueueView, WaitingRun, look
 from gradacc_gui.remembered import Preferences
 from gradacc_gui.run import starter
 from gradacc_gui.run.attachment import Attachment
@@ -35,8 +34,7 @@ from gradacc_gui.run.header_text import header_of
 from gradacc_gui.session.awake import Awake
 from gradacc_gui.session.background import Background
 from gradacc_gui.session.launch import Launch
-from gradacc_gui.session.listing import list_runs
-from gradacc_gui.session.runs import RunSummary, delete_run, seal_ended, summarise
+from gradacc_gui.session.runs import seal_ended, summarise
 from gradacc_gui.theme import Themes, space
 from gradacc_gui.widgets.desktop import ask_for_file
 from gradacc_gui.widgets.desktop_notice import DesktopNotices
@@ -53,10 +51,12 @@ from gradacc_gui.window.pages import (
     make_verify,
 )
 from gradacc_gui.window.questions import Starts, explain_that_run_continues
+from gradacc_gui.window.runs_library import RunsLibrary
 from gradacc_gui.window.runs_page import RunsPage
 from gradacc_gui.window.settings_page import SettingsPage
 from gradacc_gui.words import tr
 from trainer_backend.errors import GradaccError
+from trainer_backend.regular_files import LARGEST_TEXT_BYTES, read_regular
 from trainer_backend.run_directory import RunDirectory
 from trainer_backend.run_facts import RunState
 
@@ -123,6 +123,7 @@ class MainWindow(QMainWindow):
         row.addLayout(column, 1)
         self.live = LivePage(make_charts)
         self.runs = RunsPage()
+        self.library = RunsLibrary(self.runs, self.background, self._let_go_of)
         self.settings = SettingsPage(self.preferences, themes)
         self.pages.add("live", self.live)
         self.pages.add("runs", self.runs)
@@ -140,7 +141,7 @@ class MainWindow(QMainWindow):
             page.resume_requested.connect(self.resume)
         self.live.go_back_requested.connect(self.resume)
         self.runs.open_requested.connect(self.open_run)
-        self.runs.delete_requested.connect(self._delete)
+        self.runs.copy_requested.connect(self._new_run_from)
         self.runs.compare_requested.connect(self.compare)
         self.runs.queue_panel.recipes_chosen.connect(self._queue_recipes)
         self.runs.queue_panel.changed.connect(self._change_queue)
@@ -333,17 +334,23 @@ class MainWindow(QMainWindow):
             self._start(starter.StartRequest(run=run), entry.python)
         self._list_runs()
 
-    def _delete(self, run: RunDirectory) -> None:
-        if self.run is not None and self.run.run == run:
+    def _let_go_of(self, runs: list[RunDirectory]) -> None:
+        """Close the run that is shown, if it is one of these."""
+        if self.run is not None and self.run.run in runs:
             self._let_go()
-        self.background.submit(lambda: delete_run(run), lambda _done: self._list_runs(), self.runs.say)
+
+    def _new_run_from(self, run: RunDirectory) -> None:
+        """Open the form with an old run's settings; the run itself stays as it is."""
+        try:
+            text = read_regular(run.recipe_path, LARGEST_TEXT_BYTES).decode("utf-8")
+        except (OSError, ValueError) as error:
+            self.runs.say(tr("The recipe of {name} cannot be read: {why}.").format(name=run.id, why=error))
+            return
+        self.form().open_copy(text, run.path, run.asked_name or run.id)
+        self.show_page("new-run")
 
     def _list_runs(self) -> None:
-        self.background.submit(_listed, self._show_runs, self.runs.say, only_one="list")
-
-    def _show_runs(self, found: tuple[list[RunSummary], QueueView]) -> None:
-        self.runs.say("")
-        self.runs.set_runs(*found)
+        self.library.refresh()
 
     def _change_queue(self, act: Callable[[], object]) -> None:
         """Change the queue, then show it as it is."""
@@ -389,7 +396,7 @@ class MainWindow(QMainWindow):
         if self._ticks % LIST_TICKS == 0:
             self._look_after_queue()
             if self.page() == "runs":
-                self._list_runs()
+                self.library.refresh(soon=False)
 
     def _shows_figures(self) -> bool:
         """Whether this tick shows figures: while a run is behind, ticks come sooner than anybody reads."""
@@ -437,6 +444,7 @@ class MainWindow(QMainWindow):
             )
             return
         self.preferences.geometry = self.saveGeometry()
+        self.runs.remember()
         self.timer.stop()
         self.awake.release()
         if self.run is not None:
@@ -462,24 +470,6 @@ class MainWindow(QMainWindow):
 
 def _nothing(_result: object) -> None:
     """Work whose result nobody needs."""
-
-
-def _listed() -> tuple[list[RunSummary], QueueView]:
-    """All runs, and the queue. Runs that ended are sealed on the way, so that their folders can be copied."""
-    runs = list_runs()
-    seal_ended(runs)
-    view = look()
-    places = {one.entry.run: one for one in view.waiting}
-    return [_placed(summary, places) for summary in runs], view
-
-
-def _placed(summary: RunSummary, places: dict[str, WaitingRun]) -> RunSummary:
-    """A line of the list as the queue has it."""
-    one = places.get(summary.run.id)
-    if one is None or summary.state.is_alive:
-        return summary
-    reason = tr("place {place}, {waits}").format(place=one.place, waits=one.waits_for)
-    return msgspec.structs.replace(summary, state=RunState.WAITING, reason=reason)
 
 
 def close_on_interrupt(window: MainWindow) -> None:

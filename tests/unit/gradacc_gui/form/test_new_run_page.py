@@ -736,3 +736,12 @@ def test_the_schedule_is_drawn_as_it_is_typed(page: FormPage) -> None:
     page._edited("schedule.kind", "constant")
     page._edited(page.draft.chosen(CHOICE_OF["schedule.warmup_samples"]), "")
     assert picture.isHidden()
+
+
+def test_a_copied_recipe_has_no_file_and_a_bad_one_leaves_the_form(page: FormPage, tmp_path: Path) -> None:
+    """Saving asks where to: the run it came from keeps its own."""
+    assert page.open_copy(RECIPE.replace("small", "copied"), tmp_path, "copied")
+    assert page.draft.path is None
+    before = page.draft.text("accumulation.micro_batch_size")
+    assert not page.open_copy("no = [toml", tmp_path, "bad")
+    assert page.draft.text("accumulation.micro_batch_size") == before

@@ -15,6 +15,8 @@ from PySide6.QtWidgets import QAbstractButton, QApplication, QPushButton, QWidge
 from pytestqt.qtbot import QtBot
 
 from gradacc_gui.remembered import Preferences
+from gradacc_gui.session.about_file import AboutRun
+from gradacc_gui.session.trash import to_trash
 from gradacc_gui.theme import Themes
 from gradacc_gui.window.main_window import SMALLEST, MainWindow
 from gradacc_gui.window.pages import PAGES
@@ -36,6 +38,10 @@ class Form(QWidget):
     def set_recipe(self, path: Path) -> None:
         """Remember what was opened."""
         self.recipe = path
+
+    def open_copy(self, text: str, folder: Path, name: str) -> None:
+        """Remember what a new run begins with."""
+        self.copied = text, folder, name
 
     def shut_down(self) -> None:
         """Nothing is under way here."""
@@ -225,11 +231,61 @@ def test_runs_are_listed_and_deleted_in_the_background(
     window.open_run(ended_run)
     window.show_page("runs")
     qtbot.waitUntil(lambda: len(window.runs.model.runs()) == 1, timeout=20_000)
-    window.runs.delete_requested.emit(ended_run)
+    window.runs.delete_requested.emit([ended_run])
     assert window.run is None
-    qtbot.waitUntil(lambda: window.runs.model.runs() == [], timeout=20_000)
+    qtbot.waitUntil(lambda: window.runs.model.runs() == [], timeout=60_000)
     assert not ended_run.journal_path.exists()
     assert window.runs.stack.currentWidget() is window.runs.empty
+    window.runs._undo()
+    qtbot.waitUntil(lambda: len(window.runs.model.runs()) == 1, timeout=60_000)
+    assert ended_run.journal_path.exists()
+
+
+def test_the_trash_gives_runs_back_or_removes_them_for_good(
+    qtbot: QtBot, make_window: MakeWindow, ended_run: RunDirectory
+) -> None:
+    """Asked before, and only what is selected in it."""
+    in_trash = to_trash(ended_run)
+    window = make_window()
+    window.show_page("runs")
+    window.runs.trash_button.click()
+    trash = window.library.trash
+    assert trash is not None
+    qtbot.waitUntil(lambda: trash.list.count() == 1, timeout=60_000)
+    trash.list.setCurrentRow(0)
+    trash.remove.click()
+    assert trash.question is not None
+    next(part for part in trash.question.buttons() if part.text().replace("&", "") == "Delete").click()
+    qtbot.waitUntil(lambda: trash.list.count() == 0, timeout=60_000)
+    assert not in_trash.path.exists()
+    trash.close()
+
+
+def test_a_star_and_a_label_are_kept_and_shown(
+    qtbot: QtBot, make_window: MakeWindow, ended_run: RunDirectory
+) -> None:
+    """The run's folder keeps its name."""
+    window = make_window()
+    window.show_page("runs")
+    qtbot.waitUntil(lambda: len(window.runs.model.runs()) == 1, timeout=60_000)
+    line = window.runs.model.runs()[0]
+    window.runs.noted.emit([(line, AboutRun("mine", starred=True))])
+    qtbot.waitUntil(lambda: window.runs.model.runs()[0].name == "mine", timeout=60_000)
+    assert window.runs.model.runs()[0].about.starred
+    assert ended_run.path.is_dir()
+
+
+def test_a_new_run_begins_with_an_old_ones_settings_and_leaves_its_recipe_alone(
+    qtbot: QtBot, make_window: MakeWindow, ended_run: RunDirectory
+) -> None:
+    """A recipe that is gone is told."""
+    window = make_window()
+    window.runs.copy_requested.emit(ended_run)
+    assert window.page() == "new-run"
+    assert window.form().copied == (ended_run.recipe_path.read_text("utf-8"), ended_run.path, "stdlib-gpt")
+    ended_run.recipe_path.unlink()
+    window.runs.copy_requested.emit(ended_run)
+    assert "cannot be read" in window.runs.problem.text()
 
 
 def test_choices_are_kept_for_the_next_start(make_window: MakeWindow) -> None:

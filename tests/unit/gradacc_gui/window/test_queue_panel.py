@@ -22,8 +22,9 @@ from gradacc_gui.session.launch import Launch
 from gradacc_gui.session.listing import list_runs
 from gradacc_gui.theme import Themes
 from gradacc_gui.window import main_window
-from gradacc_gui.window.main_window import MainWindow, _listed
+from gradacc_gui.window.main_window import MainWindow
 from gradacc_gui.window.queue_panel import QueuePanel
+from gradacc_gui.window.runs_library import placed
 from tests.support import stand_in
 from trainer_backend.errors import RunDirectoryError
 from trainer_backend.run_facts import RunState
@@ -142,7 +143,8 @@ def test_the_panel_is_there_only_when_there_is_a_queue(panel: QueuePanel, queue:
 
 def test_waiting_runs_stand_in_the_list_with_their_place(queue: Queue) -> None:
     """And what they wait for."""
-    runs, view = _listed()
+    view = look()
+    runs = placed(list_runs(), view)
     assert len(view.waiting) == 3
     assert {summary.state for summary in runs} == {RunState.WAITING}
     first = next(summary for summary in runs if summary.name == "a")
