@@ -8,8 +8,9 @@ import pytest
 
 from gradacc_gui.run.run_columns import BY_KEY, COLUMNS, SHOWN_FIRST, in_order, why_not_deleted
 from gradacc_gui.run.run_search import RunSearch, parse_query
-from gradacc_gui.session.about_file import AboutRun
+from gradacc_gui.session.about_file import NO_NOTES, AboutRun
 from gradacc_gui.session.runs import RunSummary
+from trainer_backend.protocol import Scalar
 from trainer_backend.run_directory import RunDirectory
 from trainer_backend.run_facts import RunState
 
@@ -17,24 +18,30 @@ N, RATE = "accumulation.gradient_accumulation_steps", "optimizer.learning_rate"
 
 
 def line(
-    name: str, state: RunState = RunState.FINISHED, n: int = 4, rate: float = 1e-3, **more: object
+    name: str,
+    state: RunState = RunState.FINISHED,
+    n: int = 4,
+    rate: float = 1e-3,
+    *,
+    about: AboutRun = NO_NOTES,
+    val: float | None = None,
 ) -> RunSummary:
     """A run with some settings."""
-    settings = {N: n, RATE: rate, "task.kind": "causal-lm", "task.model": "Qwen/Qwen3-0.6B", "run.bf16": True}
-    about = AboutRun(
-        tags=tuple(more.get("tags", ())),  # type: ignore[call-overload]
-        note=str(more.get("note", "")),
-        starred=bool(more.get("starred")),
-    )
+    settings: dict[str, Scalar] = {
+        N: n,
+        RATE: rate,
+        "task.kind": "causal-lm",
+        "task.model": "Qwen/Qwen3-0.6B",
+    }
     return RunSummary(
         run=RunDirectory(Path("/runs") / f"{name}-1"), name=name, state=state, settings=settings, about=about,
-        effective_batch=8 * n, validation_loss=more.get("val"), step=int(str(more.get("step", 0))),  # type: ignore[arg-type]
+        effective_batch=8 * n, validation_loss=val,
     )  # fmt: skip
 
 
 LINES = [
-    line("first", n=8, rate=3e-4, tags=("paper", "to check"), val=2.5),
-    line("second", n=16, rate=1e-3, note="Figure three", starred=True, val=3.5),
+    line("first", n=8, rate=3e-4, about=AboutRun(tags=("paper", "to check")), val=2.5),
+    line("second", n=16, rate=1e-3, about=AboutRun(note="Figure three", starred=True), val=3.5),
     line("third", RunState.FAILED, n=4, rate=2e-3),
 ]
 
@@ -85,7 +92,7 @@ def test_a_comparison_with_no_number_is_told_and_not_silently_empty() -> None:
 
 def test_a_search_over_long_and_odd_texts_is_a_search() -> None:
     """10,000 characters, quotes that are not closed."""
-    odd = line("odd", tags=("x" * 10_000, 'it\'s "quoted"', "🦊"))
+    odd = line("odd", about=AboutRun(tags=("x" * 10_000, 'it\'s "quoted"', "🦊")))
     search = RunSearch()
     assert search.found(parse_query("x" * 10_000), [odd]) == [odd]
     assert search.found(parse_query('"quoted'), [odd]) == [odd]
