@@ -53,7 +53,7 @@ _WORD: Final = re.compile(r'(?:[^\s"]|"[^"]*"?)+')
 _TERM: Final = re.compile(r"([A-Za-z][\w.]*)(<=|>=|!=|<|>|=|:)(.*)", re.DOTALL)
 
 
-class Term(msgspec.Struct, frozen=True):
+class SearchTerm(msgspec.Struct, frozen=True):
     """One condition."""
 
     key: str
@@ -139,7 +139,7 @@ def haystack(line: RunSummary) -> str:
 class RunQuery(msgspec.Struct, frozen=True):
     """All terms of a search; all must fit."""
 
-    terms: tuple[Term, ...] = ()
+    terms: tuple[SearchTerm, ...] = ()
     problem: str = ""
     """A sentence where a term cannot be meant so; it is then looked for as a text."""
 
@@ -156,7 +156,7 @@ def parse_query(text: str) -> RunQuery:
         bare = word.removeprefix("-") if negated else word
         found = _TERM.fullmatch(bare)
         if found is None:
-            terms.append(Term("", "", _plain(bare), negated))
+            terms.append(SearchTerm("", "", _plain(bare), negated))
             continue
         key, sign, value = found[1].lower(), found[2], _plain(found[3])
         if not value:
@@ -164,7 +164,7 @@ def parse_query(text: str) -> RunQuery:
         if sign in _SIGNS and _number(value) is None:
             problem = f'"{word}" compares with a number, and "{found[3]}" is none. Example: lr<1e-3'
             continue
-        terms.append(Term(key, sign, value, negated))
+        terms.append(SearchTerm(key, sign, value, negated))
     return RunQuery(tuple(terms), problem)
 
 
