@@ -140,6 +140,9 @@ def _add_running(command: Any) -> None:  # noqa: ANN401 - a function of the pars
     plan.add_argument(
         "--memory", metavar="GIB", type=float, help="what the peak may be; by default all but 5-15 %%"
     )
+    plan.add_argument(
+        "--compare", action="store_true", help="also with activation checkpointing and the like changed"
+    )
     plan.add_argument("--json", action="store_true", help="print the plan as JSON")
     _add_python(plan)
 

@@ -72,6 +72,8 @@ def plan(arguments: argparse.Namespace) -> int:
     command = [interpreter.executable, "-P", "-m", "trainer_backend", "plan", arguments.recipe]
     if arguments.json:
         command.append("--json")
+    if arguments.compare:
+        command.append("--compare")
     for option in ("effective_batch", "memory"):
         if (value := getattr(arguments, option)) is not None:
             command += [f"--{option.replace('_', '-')}", str(value)]

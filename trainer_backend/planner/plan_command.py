@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,13 +23,15 @@ from trainer_backend.errors import GradaccError, UsageError
 from trainer_backend.planner.pairs import Machine, Plan, Probe, fastest, pairs_of, probe_all, sizes_for
 from trainer_backend.planner.plan_messages import PlanFailed, PlanMessage, PlanProgress, ProbeDone
 from trainer_backend.planner.plan_words import headline, how_measured, reasons, table
-from trainer_backend.recipe import Recipe, load_recipe
+from trainer_backend.planner.variants import VariantPlan, compared, variants_of
+from trainer_backend.recipe import Recipe, load_recipe, recipe_for_run, with_settings
 
 PROBE_TIMEOUT_S: Final = 600.0
 
 
 Tell: TypeAlias = Callable[[PlanMessage], None]
 Measure: TypeAlias = Callable[[int], ProbeDone]
+ProbeAt: TypeAlias = Callable[[str, int], ProbeDone]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -58,6 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("recipe", metavar="RECIPE", help="a recipe file, or a run's directory")
     parser.add_argument("--effective-batch", type=int, metavar="B", help="instead of the recipe's")
     parser.add_argument("--memory", type=float, metavar="GIB", help="what the peak may be")
+    parser.add_argument(
+        "--compare", action="store_true", help="also with activation checkpointing and the like changed"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--stream", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--probe", type=int, metavar="SIZE", help=argparse.SUPPRESS)
@@ -87,14 +94,40 @@ def _planned(options: argparse.Namespace, out: object) -> int:
         recipe, lambda size: probe_process(options.recipe, size), tell,
         effective_batch=options.effective_batch, memory_gib=options.memory,
     )  # fmt: skip
+    others = compare_variants(recipe, plan, options, tell) if options.compare else []
     if options.stream:
         tell(plan)
     elif options.json:
-        _write(out, msgspec.json.encode(plan))
+        told = msgspec.to_builtins(plan) | ({"variants": msgspec.to_builtins(others)} if others else {})
+        _write(out, msgspec.json.encode(told))
     else:
-        lines = [headline(plan), *reasons(plan), "", *table(plan), "", how_measured(plan)]
+        lines = [headline(plan), *reasons(plan), "", *table(plan), ""]
+        lines += [*compared(plan, others), ""] if others else []
+        lines.append(how_measured(plan))
         _write(out, "\n".join(lines).encode())
     return 0 if plan.best is not None else 2
+
+
+def compare_variants(
+    recipe: Recipe, plan: Plan, options: argparse.Namespace, tell: Tell, probe: ProbeAt | None = None
+) -> list[VariantPlan]:
+    """The best pair of each variant, planned in the same way; `probe` measures a size of a recipe's file."""
+    measure = probe or probe_process
+    found = []
+    with tempfile.TemporaryDirectory(prefix="gradacc-plan-") as folder:
+        for number, variant in enumerate(variants_of(recipe.config, plan.machine.device)):
+            path = Path(folder) / f"variant-{number}.toml"
+            try:
+                changed = with_settings(recipe, [variant.setting], variant.setting)
+                path.write_text(recipe_for_run(changed).text, "utf-8")
+                other = make_plan(
+                    changed, functools.partial(measure, str(path)), tell,
+                    effective_batch=options.effective_batch, memory_gib=options.memory,
+                )  # fmt: skip
+                found.append(VariantPlan(variant=variant, best=other.best))
+            except GradaccError as error:  # it is offered, not asked for: the plan stands without it
+                found.append(VariantPlan(variant=variant, best=None, fault=str(error).splitlines()[0]))
+    return found
 
 
 def make_plan(

@@ -65,22 +65,34 @@ class Prober:
 
     def measure(self, size: int) -> Probe:
         """Peak and times of micro-batches of `size`; `fits` is False when memory ran out."""
-        self._engine.micro_batch_ceiling = None
+        peak = self.peak(size)
+        if peak is None:
+            return Probe(size=size, fits=False)
         try:
-            self._window([self._longest] * size, 2)
-            self._window([self._longest] * size, 2)  # optimizers make their state in the first step
-            peak = peak_bytes(self.device)
-            if self._ran_out():
-                return Probe(size=size, fits=False)
             micro_s, step_s = self._times(size)
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            free(self.device)
+            self._free_after(error)
             return Probe(size=size, fits=False)
         return Probe(
             size=size, fits=True, idle_bytes=self.idle_bytes, peak_bytes=peak, micro_s=micro_s, step_s=step_s
         )
+
+    def peak(self, size: int) -> int | None:
+        """Most memory that micro-batches of `size` of the longest samples take; None when it ran out."""
+        self._engine.micro_batch_ceiling = None
+        try:
+            self._window([self._longest] * size, 2)
+            self._window([self._longest] * size, 2)  # optimizers make their state in the first step
+        except (RuntimeError, MemoryError) as error:
+            self._free_after(error)
+            return None
+        return None if self._ran_out() else peak_bytes(self.device)
+
+    def _free_after(self, error: RuntimeError | MemoryError) -> None:
+        """Goes on after an out-of-memory; raises what is another error."""
+        if not is_out_of_memory(error):
+            raise error
+        free(self.device)
 
     def _ran_out(self) -> bool:
         """Whether the engine had to make the micro-batch smaller."""
