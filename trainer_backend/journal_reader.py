@@ -73,13 +73,19 @@ class Slice:
         return records
 
 
+def _code_of(error: Exception) -> int:
+    """SQLite's code; 0 where Python's own part of the library found the fault."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code
+
+
 @contextmanager
 def damage_told(path: Path) -> Iterator[None]:
     """Make a RunDirectoryError of whatever shows that the journal at `path` cannot be read."""
     try:
         yield
-    except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # sqlite3 decodes names and texts in Python
+        if _code_of(error) == sqlite3.SQLITE_INTERRUPT:
             message = f"The journal {path} took too long to read. It is damaged, or its disk is very slow."
         else:
             message = f"The journal {path} cannot be read: {error}. It is damaged or half copied."
@@ -346,10 +352,10 @@ class JournalReader:
 
     def _is_busy(self, error: sqlite3.Error) -> bool:
         """Whether the next look may find what this one could not."""
-        if error.sqlite_errorcode == sqlite3.SQLITE_READONLY_ROLLBACK:
+        if _code_of(error) == sqlite3.SQLITE_READONLY_ROLLBACK:
             mend_unless_locked(self.path)  # its writer was killed since this reader was opened
             return True
-        return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+        return _code_of(error) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
     def close(self) -> None:
         """Close the connection."""

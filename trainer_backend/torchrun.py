@@ -72,7 +72,8 @@ def place_of(environment: Mapping[str, str]) -> RankPlace | None:
         _refuse_unplaced(environment, size)
         return None
     if size is None:
-        raise UsageError("RANK is set and WORLD_SIZE is not. Start the ranks with torchrun, or unset RANK.")
+        message = "RANK is set and WORLD_SIZE is no size. Start the ranks with torchrun, or unset RANK."
+        raise UsageError(message)
     rank, local_rank = _number(environment, "RANK"), _number(environment, "LOCAL_RANK")
     if rank is None or rank >= size:
         message = (
@@ -96,9 +97,14 @@ def place_of(environment: Mapping[str, str]) -> RankPlace | None:
     )
 
 
+LONGEST_NUMBER: Final = 9
+"""Digits of a rank or a size; what is longer was not set by a launcher."""
+
+
 def _number(environment: Mapping[str, str], name: str) -> int | None:
     text = environment.get(name, "")
-    return int(text) if text.isdigit() else None
+    is_number = text.isascii() and text.isdigit() and len(text) <= LONGEST_NUMBER
+    return int(text) if is_number else None
 
 
 def _refuse_unplaced(environment: Mapping[str, str], size: int | None) -> None:

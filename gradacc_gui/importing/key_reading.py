@@ -222,7 +222,13 @@ class KeyReading:
                 self._note_by_row(key, self.rows.get(key))
         self._fill_in()
         tables = self._checked()
-        lines = sorted(self._lines.values(), key=lambda line: list(self.given).index(line.key.split(".")[0]))
+        place = {key: number for number, key in enumerate(self.given)}
+        lines = [
+            line
+            for _, line in sorted(
+                self._lines.items(), key=lambda item: place.get(item[0], place.get(item[0].split(".")[0], 0))
+            )
+        ]
         return Imported(
             self.program,
             tables,

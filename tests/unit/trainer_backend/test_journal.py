@@ -426,7 +426,7 @@ def test_a_journal_that_is_locked_for_a_moment_has_nothing_new(
     assert len(reader.read()) == 1
 
 
-@pytest.mark.parametrize("damage", ["text", "cut", "zeros", "overwritten"])
+@pytest.mark.parametrize("damage", ["text", "cut", "zeros", "overwritten", "no text in a table's name"])
 def test_a_damaged_journal_is_a_sentence(path: Path, damage: str) -> None:
     """Whatever happened to the file, its path and the likely cause are told."""
     writer = JournalWriter(path, attempt=1)
@@ -440,6 +440,7 @@ def test_a_damaged_journal_is_a_sentence(path: Path, damage: str) -> None:
         "cut": whole[: len(whole) // 2],
         "zeros": bytes(len(whole)),
         "overwritten": whole[:4096] + os.urandom(4096) * (len(whole) // 4096 - 1),
+        "no text in a table's name": whole.replace(b"CREATE TABLE facts", b"CREATE TABLE f\xb1cts"),
     }[damage]
     path.write_bytes(broken)
 

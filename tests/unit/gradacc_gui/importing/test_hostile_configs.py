@@ -119,3 +119,12 @@ def test_odd_texts_leave_toml_and_terminal_whole(tmp_path: Path, capsys: pytest.
     account = {line["key"]: line for line in json.loads(capsys.readouterr().out)["account"]}
     assert account[odd]["class"] == "changes-the-run"
     assert account[odd]["value"] == odd
+
+
+def test_a_key_of_dots_is_a_line_of_the_account(tmp_path: Path) -> None:
+    """It names no table that the file has."""
+    path = tmp_path / "config.yaml"
+    path.write_text(AXOLOTL + "..: 1\n'': 2\n")
+    keys = [line.key for line in import_config(path).lines]
+    assert ".." in keys
+    assert "" in keys
