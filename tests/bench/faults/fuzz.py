@@ -168,7 +168,7 @@ def commands(draw: random.Random, count: int, folder: Path, tally: Tally) -> Non
     for number in range(0, count, 20):
         texts = []
         for each in range(20):
-            fields = {"type": draw.choice((*names, *NASTY)), "id": draw.choice(NASTY)} | {
+            fields: dict[str, Any] = {"type": draw.choice((*names, *NASTY)), "id": draw.choice(NASTY)} | {
                 draw.choice(("steps", "value", "step", "now", "answer", "asked_by")): draw.choice(
                     (0, -1, 1e308, None, True, [], {}, "x", 2**70)
                 )
@@ -306,7 +306,7 @@ WORDS: Final = (
 def command_lines(draw: random.Random, count: int, folder: Path, tally: Tally) -> None:
     """What a person may type; no recipe is there, so that nothing starts."""
     write_run(folder / "runs", Plan(name="a-run", steps=3, end="stopped"))
-    open_window.open_window = lambda *_: 0  # type: ignore[assignment]
+    open_window.open_window = lambda *_: 0
     for _ in range(count):
         words = [
             draw.choice(WORDS) if draw.random() < 0.75 else draw.choice(NASTY).replace("\x00", "")
