@@ -101,7 +101,7 @@ def _changes(config: RunConfig) -> str:
 
 
 def _sentence(config: RunConfig, schedule: Schedule, end: int) -> str:
-    peak = config.optimizer.learning_rate
+    peak = _by_place(config, end)[-1].learning_rate or 0.0
     parts = []
     if schedule.warmup_samples:
         words = tr("Warm-up over {count:,} samples")

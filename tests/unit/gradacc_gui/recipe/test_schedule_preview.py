@@ -71,6 +71,21 @@ def test_a_schedule_of_n_is_drawn_with_what_it_takes_along() -> None:
     assert shown.sentence == "Effective batch 16 → 64, learning rate 0.01 → 0.02"
 
 
+def test_where_the_curve_ends_is_said_of_the_rate_that_the_schedule_of_n_makes() -> None:
+    """A tenth of 0.02, not of 0.01."""
+    points = [{"from_sample": 0, "steps": 2}, {"from_sample": 320, "steps": 8}]
+    asked = msgspec.convert(
+        {
+            "run": {"max_samples": 640},
+            "accumulation": {"micro_batch_size": 8, "schedule": points, "learning_rate_rule": "sqrt"},
+            "optimizer": {"learning_rate": 0.01},
+            "schedule": {"kind": "cosine", "final_ratio": 0.1},
+        },
+        RunConfig,
+    )
+    assert "Cosine to 0.002 at 640 samples" in preview(asked, None).sentence
+
+
 def test_what_begins_at_a_token_is_said_and_not_drawn() -> None:
     """Nobody knows the sample."""
     points = [{"from_token": 0, "steps": 2}, {"from_token": 320, "steps": 8}]
