@@ -94,7 +94,7 @@ class RunsPage(QWidget):
             part.setTextInteractionFlags(SELECTABLE)
             part.hide()
             column.addWidget(part)
-        self.filter.changed.connect(self._search_again)
+        self.filter.changed.connect(self._show_found)
         self.filter.set_text(self.memory.search)
         self._refresh_buttons()
 
@@ -179,15 +179,12 @@ class RunsPage(QWidget):
             self.table.selectRow(0)
         self._refresh_buttons()
 
-    def _search_again(self) -> None:
-        self.memory.search = self.filter.edit.text()
-        self._show_found()
-
     def _choose_columns(self) -> None:
         self.table.open_columns_menu(self.columns_button.mapToGlobal(QPoint(0, self.columns_button.height())))
 
     def remember(self) -> None:
-        """Keep columns and order for the next start."""
+        """Keep search, columns and order for the next start."""
+        self.memory.search = self.filter.edit.text()
         self.table.remember()
 
     def select(self, summary: RunSummary) -> None:

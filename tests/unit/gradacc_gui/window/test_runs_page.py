@@ -182,6 +182,7 @@ def test_a_search_narrows_the_list_and_is_remembered(page: RunsPage, qtbot: QtBo
     assert page.filter.edit.text() == "n>4 is:starred"
     assert shown(page) == ["a"]
     assert buttons["Starred  1"].isChecked()
+    page.remember()
     again = RunsPage()
     qtbot.addWidget(again)
     again.set_runs(NOTED)
