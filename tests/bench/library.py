@@ -65,17 +65,21 @@ def measured(home: Path, asked: argparse.Namespace) -> dict[str, float]:
     compared_runs(home / "compared", asked.compared_micro_batches)
     found |= part("overlay", home / "compared")
     shutil.rmtree(home / "compared")
-    for name, events in (("short", 10_000), ("long", asked.micro_batches)):
-        long_run(home / name, events)
-        own = part("charts", home / name)
-        if name == "short":
-            short_ms = own["frame_ms"]
-        else:
-            found["open_run_10m_whole_range_s"] = own["open_s"]
-            found["frame_flatness_10m_over_10k"] = round(own["frame_ms"] / short_ms, 2)
-            found["rss_mb_10m"] = own["rss_mb"]
-        shutil.rmtree(home / name)
+    short, long = (
+        charted(home / name, events) for name, events in (("short", 10_000), ("long", asked.micro_batches))
+    )
+    found["open_run_10m_whole_range_s"] = long["open_s"]
+    found["frame_flatness_10m_over_10k"] = round(long["frame_ms"] / short["frame_ms"], 2)
+    found["rss_mb_10m"] = long["rss_mb"]
     return found
+
+
+def charted(home: Path, events: int) -> dict[str, float]:
+    """A run of so many micro-batches, made, shown and removed."""
+    long_run(home, events)
+    own = part("charts", home)
+    shutil.rmtree(home)
+    return own
 
 
 def part(name: str, home: Path) -> dict[str, float]:
