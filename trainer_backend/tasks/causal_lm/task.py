@@ -185,8 +185,10 @@ class CausalLM(BuiltIn[CausalLMTask, CausalLMData]):
             outputs = self._forward(model, batch)
             total = _weighted_cross_entropy(outputs.logits, batch.targets, batch.weights, smoothing)
         main = LossTerm(total, batch.weight)
-        if not self._auxiliary_ratio or outputs.get("aux_loss") is None:
+        if not self._auxiliary_ratio:
             return [main]
+        if outputs.get("aux_loss") is None:  # a coefficient that the model makes no use of, as Llama 4's
+            return [main, LossTerm(total * 0, batch.weight, AUXILIARY)]
         # A property of the micro-batch: it takes the main term's weight, a weighted mean over them.
         auxiliary = outputs["aux_loss"].to(total.dtype).to(total.device) * self._auxiliary_ratio
         return [main, LossTerm(auxiliary * batch.weight, batch.weight, AUXILIARY, per_micro_batch=True)]

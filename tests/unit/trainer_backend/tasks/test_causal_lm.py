@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -107,6 +108,20 @@ def test_a_mixture_of_experts_brings_its_auxiliary_loss_with_the_main_weight(tmp
     assert float(terms[1].total.detach()) > 0
     whole, parts = gradient(task, model, [items]), gradient(task, model, [items[:1], items[1:2], items[2:]])
     assert (whole - parts).norm() <= 1e-12 * whole.norm()
+
+
+def test_a_coefficient_that_the_model_makes_no_use_of_leaves_the_loss_alone(folder: Path) -> None:
+    """Llama 4 and Doge have one and give no auxiliary loss: denominators that are counted match the terms."""
+    plain = make(folder)
+    batch = plain.collate(all_items(plain)[:2])
+    (right,) = plain.loss(plain.model(), batch)
+    path = folder / "model" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | {"router_aux_loss_coef": 0.5}), "utf-8")
+    task = make(folder)
+    main, unused = task.loss(task.model(), batch)
+    assert {term.name: term.weight for term in (main, unused)} == task.weights(batch)
+    assert float(unused.total.detach()) == 0.0
+    assert float(main.total.detach()) == float(right.total.detach())
 
 
 def test_packed_samples_do_not_see_each_other(folder: Path) -> None:
