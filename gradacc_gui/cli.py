@@ -281,6 +281,11 @@ def _add_looking(command: Any) -> None:  # noqa: ANN401 - a function of the pars
         "--output", metavar="FOLDER", help="where to; by default a new folder named after the run"
     )
 
+    page = command("report", "report:report", "write a run as one page that opens offline in a browser")
+    page.add_argument("run", metavar="RUN", help=RUN_HELP)
+    page.add_argument("--output", "-o", metavar="FILE", help="by default RUN-report.html here")
+    page.add_argument("--force", action="store_true", help="overwrite an existing file")
+
     doctor = command("doctor", "doctor:doctor", "report what this machine can do, and why not")
     doctor.add_argument(
         "--python", metavar="PATH", help="the interpreter to look at; by default gradacc's own"

@@ -17,7 +17,7 @@ def evaluation_in(path: Path) -> dict[str, float]:
     """What was measured at a checkpoint's step; empty when nothing was, or it cannot be read."""
     try:
         found = json.loads((path / "state.json").read_text("utf-8")).get(EVALUATION)
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return {}
     values = found.items() if isinstance(found, dict) else ()
     return {str(name): float(value) for name, value in values if isinstance(value, int | float)}

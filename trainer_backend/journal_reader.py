@@ -24,7 +24,7 @@ from trainer_backend.journal_trust import (
     facts_of,
     measurement_of,
 )
-from trainer_backend.protocol import FACTS, MEASUREMENTS, Event, Record
+from trainer_backend.protocol import FACTS, MEASUREMENTS, DeviceSampled, Event, Record
 from trainer_backend.regular_files import check_regular
 
 PATIENCE_S: Final = 0.02
@@ -329,6 +329,16 @@ class JournalReader:
         )
         with self._damage_told():
             return [measurement_of(kind, row) for row in reversed(without_nan_text(rows))]
+
+    def energy_joules(self) -> float | None:
+        """What all devices took in all attempts, by their own counters; None where none has one."""
+        if not self._is_ready() or DeviceSampled not in self._kinds:
+            return None
+        rows = self.select(
+            "SELECT sum(joules) FROM"
+            " (SELECT max(energy_joules) AS joules FROM DeviceSampled GROUP BY attempt, device)"
+        )
+        return None if not rows or rows[0][0] is None else float(rows[0][0])
 
     def select(self, sql: str, parameters: Sequence[float] = ()) -> list[tuple[Any, ...]]:
         """Rows of one bounded SELECT over the tables, NaN real again.

@@ -18,8 +18,8 @@ def import_file(arguments: argparse.Namespace) -> int:
     if arguments.json:
         return _import_as_json(arguments)
     source = Path(arguments.file)
+    imported = import_config(source)  # before its name is used: "" has none to change
     target = Path(arguments.output) if arguments.output else source.with_suffix(".toml")
-    imported = import_config(source)
     _write(target, imported.recipe_text(), force=arguments.force)
     for line in (*imported.lines, *imported.defaults):
         print(words_of(line))
@@ -145,6 +145,8 @@ every_samples = 4096
 def new(arguments: argparse.Namespace) -> int:
     """Write the task and its recipe; never over a file that is there. Raises UsageError."""
     task = Path(arguments.path)
+    if not task.name:
+        raise UsageError("The path names no file. Give one, such as my_task.py.")
     if task.suffix != ".py":
         task = task.with_name(f"{task.name}.py")
     if not task.stem.isidentifier():

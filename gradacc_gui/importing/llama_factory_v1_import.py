@@ -97,7 +97,7 @@ def plug_in(reading: KeyReading, key: str) -> dict[str, Any]:
     if isinstance(value, str) and value.startswith("{"):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             reading.wrong(key, value, "keys and values")
     if not value:
         return {}

@@ -100,3 +100,8 @@ def open_folder(path: Path) -> str:
         return ""
     words = tr("No file manager was found. Select and copy the path: {path}")
     return words.format(path=path)
+
+
+def show_file(path: Path) -> None:
+    """Open a file with the program that the system has for it; where it has none, nothing is lost."""
+    QDesktopServices.openUrl(QUrl.fromLocalFile(str(path)))

@@ -36,6 +36,8 @@ class LivePage(QWidget):
     """One run, live or ended."""
 
     demo_requested = Signal()
+    report_requested = Signal(object)
+    """The run that is shown, as a page of its own."""
     recipe_requested = Signal()
     resume_requested = Signal(object)
     """A `RunDirectory` to start again from its last checkpoint."""
@@ -65,6 +67,7 @@ class LivePage(QWidget):
         self.side.buttons.resume_run_asked.connect(self._resume_run)
         self.side.buttons.go_back_asked.connect(self._go_back)
         self.side.buttons.folder_asked.connect(self.open_folder)
+        self.side.buttons.report_asked.connect(self._ask_for_report)
         row.addWidget(self.side)
         self._show_nothing()
 
@@ -231,6 +234,10 @@ class LivePage(QWidget):
     def _go_back(self, step: int) -> None:
         if self._run is not None:
             self.go_back_requested.emit(self._run.run, step)
+
+    def _ask_for_report(self) -> None:
+        if self._run is not None:
+            self.report_requested.emit(self._run.run)
 
     def open_folder(self) -> None:
         """Show the run's directory in the system's file manager."""

@@ -27,6 +27,7 @@ from gradacc_gui.assets import asset
 from gradacc_gui.queueing.entries import Queue, QueueEntry
 from gradacc_gui.queueing.runner import ensure_runner, leave_runners, reap_runners
 from gradacc_gui.remembered import Preferences
+from gradacc_gui.report.run_report import write_report
 from gradacc_gui.run import starter
 from gradacc_gui.run.attachment import Attachment
 from gradacc_gui.run.header_state import HeaderState
@@ -36,7 +37,7 @@ from gradacc_gui.session.background import Background
 from gradacc_gui.session.launch import Launch
 from gradacc_gui.session.runs import seal_ended, summarise
 from gradacc_gui.theme import Themes, space
-from gradacc_gui.widgets.desktop import ask_for_file
+from gradacc_gui.widgets.desktop import ask_for_file, ask_where_to_save, show_file
 from gradacc_gui.widgets.desktop_notice import DesktopNotices
 from gradacc_gui.widgets.parts import Notice
 from gradacc_gui.window.header import Header
@@ -140,6 +141,7 @@ class MainWindow(QMainWindow):
             page.recipe_requested.connect(self.choose_recipe)
             page.resume_requested.connect(self.resume)
         self.live.go_back_requested.connect(self.resume)
+        self.live.report_requested.connect(self._save_report)
         self.runs.open_requested.connect(self.open_run)
         self.runs.copy_requested.connect(self._new_run_from)
         self.runs.compare_requested.connect(self.compare)
@@ -320,6 +322,15 @@ class MainWindow(QMainWindow):
             tr("{name} waits in the queue.").format(name=entry.directory.asked_name or entry.run)
         )
         self._queue_next()
+
+    def _save_report(self, run: RunDirectory) -> None:
+        """Ask where to; the page is written by a thread, and shown in the browser."""
+
+        def save(path: Path) -> None:
+            self.background.submit(lambda: write_report(run, path), lambda _done: show_file(path), self._fail)
+
+        start = Path.home() / f"{run.id}-report.html"
+        ask_where_to_save(self, tr("Save a report"), start, save, tr("Web pages (*.html)"))
 
     def _fail(self, sentence: str) -> None:
         self.live.set_starting(False)

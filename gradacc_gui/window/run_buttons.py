@@ -43,6 +43,8 @@ class RunButtons(QWidget):
     go_back_asked = Signal(int)
     """A new attempt of a run that has ended, from the checkpoint of this step."""
     folder_asked = Signal()
+    report_asked = Signal()
+    """Save the run as one page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,6 +105,9 @@ class RunButtons(QWidget):
         folder = QAction(tr("Open the run's folder"), menu)
         folder.triggered.connect(self.folder_asked)
         menu.addAction(folder)
+        report = QAction(tr("Save a report…"), menu)
+        report.triggered.connect(self.report_asked)
+        menu.addAction(report)
         return menu
 
     def set_checkpoints(self, steps: Sequence[int], best: tuple[int, float] | None = None) -> None:

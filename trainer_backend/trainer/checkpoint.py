@@ -126,11 +126,7 @@ def _sha256(path: Path) -> str:
 
 def read_state(path: Path) -> dict[str, Any]:
     """A checkpoint's plain values. Raises CheckpointError."""
-    try:
-        state: dict[str, Any] = json.loads((path / STATE).read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        message = f"The checkpoint {path.name} has no readable {STATE}: it is truncated or half copied."
-        raise CheckpointError(message) from error
+    state = _json_object(path, STATE)
     if state.get("format") != FORMAT:
         message = (
             f"The checkpoint {path.name} is of format {state.get('format')}; this gradacc reads {FORMAT}."
@@ -149,13 +145,22 @@ def read(path: Path) -> Saved:
     return Saved(model, _load(path / TRAINING), state)
 
 
-def _compare(path: Path) -> None:
+def _json_object(path: Path, name: str) -> dict[str, Any]:
+    """One of a checkpoint's JSON files. Raises CheckpointError."""
+    why: Exception | None = None
     try:
-        sums = json.loads((path / CHECKSUMS).read_text("utf-8"))
-        names = sorted(sums)
-    except (OSError, ValueError, TypeError) as error:
-        message = f"The checkpoint {path.name} has no readable {CHECKSUMS}: it is truncated or half copied."
-        raise CheckpointError(message) from error
+        found = json.loads((path / name).read_text("utf-8"))
+        if isinstance(found, dict):
+            return found
+    except (OSError, ValueError, RecursionError) as error:  # the last: thousands of brackets
+        why = error
+    message = f"The checkpoint {path.name} has no readable {name}: it is truncated or half copied."
+    raise CheckpointError(message) from why
+
+
+def _compare(path: Path) -> None:
+    sums = _json_object(path, CHECKSUMS)
+    names = sorted(sums)
     if names != sorted((MODEL, TRAINING, STATE)):
         message = f"The checkpoint {path.name} names files other than {MODEL}, {TRAINING} and {STATE}."
         raise CheckpointError(message)

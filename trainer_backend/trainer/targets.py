@@ -22,16 +22,11 @@ _QUANTILE: Final = (
     " FROM OptimizerStepMeasured)"
 )
 _SECONDS: Final = "SELECT sum(duration_s) FROM OptimizerStepMeasured"
-_JOULES: Final = (
-    "SELECT sum(joules) FROM"
-    " (SELECT max(energy_joules) AS joules FROM DeviceSampled GROUP BY attempt, device)"
-)
 _REACHED: Final[dict[str, tuple[str, float]]] = {
     "step_time": (_QUANTILE.format(column="duration_s", share=0.5), 1.0),
     "step_time_p95": (_QUANTILE.format(column="duration_s", share=0.95), 1.0),
     "throughput": (_QUANTILE.format(column="samples_per_s", share=0.5), 1.0),
     "time_to_finish": (_SECONDS, 1.0 / SECONDS_PER_HOUR),
-    "cost": (_JOULES, 1.0 / JOULES_PER_KWH),
 }
 _PEAKS: Final = (
     "SELECT max(torch_reserved_peak_bytes) FROM DeviceSampled",
@@ -72,7 +67,7 @@ def spent(journal: Path) -> Spent:
     """The time of all optimizer steps in a journal, and the energy."""
     reader = JournalReader(journal)
     try:
-        return Spent(_one(reader, _SECONDS) or 0.0, _one(reader, _JOULES))
+        return Spent(_one(reader, _SECONDS) or 0.0, reader.energy_joules())
     finally:
         reader.close()
 
@@ -83,9 +78,12 @@ def _reached(reader: JournalReader, target: Target, config: RunConfig) -> float 
             found = [_one(reader, sql) for sql in _PEAKS]
             peak = next((value for value in found if value is not None), None)
             return None if peak is None else peak / GIB
+        case "cost":
+            joules = reader.energy_joules()
+            return None if joules is None else joules / JOULES_PER_KWH
         case "money":
             hours = (_one(reader, _SECONDS) or 0.0) / SECONDS_PER_HOUR
-            joules, prices = _one(reader, _JOULES), config.prices
+            joules, prices = reader.energy_joules(), config.prices
             if prices.per_kwh is not None and joules is None:
                 return None
             return (prices.per_hour or 0.0) * hours + (prices.per_kwh or 0.0) * (

@@ -64,7 +64,7 @@ def template_fault(template: str) -> str:
     """What is wrong with a template, in a sentence; empty when nothing is."""
     try:
         json.loads(template)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return f'It is not valid JSON ({error}). Write, for example, {{"text": "{{text}}"}}.'
     return ""
 

@@ -1,7 +1,7 @@
 """Hostile inputs at each of seven doors, from a seed: `python -m tests.bench.faults.fuzz [--few K]`.
 
     fuzz        inputs tried, by door: recipe, inbox, journal, checkpoint, import, command_line, environment
-    tracebacks  inputs that raised anything but one of our own sentences (the first few stand above, by name)
+    tracebacks  inputs that raised anything but one of our own sentences (one of each place stands above)
     hangs       inputs that took over HANG_S
 
 Each door is tried in this process, so that an input costs microseconds to milliseconds. `--few` takes that
@@ -35,6 +35,7 @@ from gradacc_gui.session.interpreter import cleaned_environment
 from gradacc_gui.session.runs import summarise
 from gradacc_gui.store import RunStore
 from tests.support.fake_runs import Plan, write_run
+from tests.support.trainers import ROOT
 from trainer_backend import torchrun
 from trainer_backend.errors import GradaccError
 from trainer_backend.inbox import Inbox
@@ -53,7 +54,6 @@ COUNTS: Final = {
     "environment": 20_000,
 }
 HANG_S: Final = 10
-SHOWN: Final = 10
 NASTY: Final = (
     "", "0", "-1", "1e999", "nan", "-0.0", "9" * 5000, "true", "null", "~", "[]", "{}", "[[[[",
     '"', "'", "\\",
@@ -73,6 +73,7 @@ class Tally:
     def __init__(self) -> None:
         self.tried: dict[str, int] = {}
         self.tracebacks = self.hangs = 0
+        self.kinds: dict[tuple[str, str, int], int] = {}
 
     def attempt(self, door: str, call: Callable[[], object], shown: Callable[[], object]) -> None:
         """Try one input; anything but success or a sentence of ours counts."""
@@ -87,7 +88,10 @@ class Tally:
             print(f"{door}: hangs: {shown()!r:.300}", file=sys.stderr)
         except BaseException:  # noqa: BLE001 - that is what is looked for
             self.tracebacks += 1
-            if self.tracebacks <= SHOWN:
+            where = traceback.extract_tb(sys.exc_info()[2])[-1]
+            kind = (door, where.filename, where.lineno or 0)
+            self.kinds[kind] = self.kinds.get(kind, 0) + 1
+            if self.kinds[kind] == 1:  # one of each place
                 print(f"{door}: {shown()!r:.300}\n{traceback.format_exc()}", file=sys.stderr, flush=True)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -142,7 +146,7 @@ def mutated_bytes(draw: random.Random, content: bytes) -> bytes:
 
 def recipes(draw: random.Random, count: int, folder: Path, tally: Tally) -> None:
     """Recipe files."""
-    shipped = [path.read_text("utf-8") for path in sorted(Path("assets/recipes").glob("*.toml"))]
+    shipped = [path.read_text("utf-8") for path in sorted((ROOT / "assets" / "recipes").glob("*.toml"))]
     for _ in range(count):
         text = mutated(draw, draw.choice(shipped))
         tally.attempt(
@@ -385,9 +389,12 @@ def place(door: str) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix=f"fuzz-{door}-"))
     before = os.environ.get("GRADACC_HOME")
     os.environ["GRADACC_HOME"] = str(folder)
+    here = Path.cwd()
+    os.chdir(folder)  # what is written beside a recipe, or by `new task`, stays there
     try:
         yield folder
     finally:
+        os.chdir(here)
         os.environ.pop("GRADACC_HOME")
         if before is not None:
             os.environ["GRADACC_HOME"] = before

@@ -161,7 +161,7 @@ def refuse_folder(task: CausalLMTask, folder: Path) -> None:
         raise UsageError(message)
     try:
         config = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         message = f"{path} cannot be read: {error}. Take the file from the model's source again."
         raise UsageError(message) from error
     if not isinstance(config, dict):

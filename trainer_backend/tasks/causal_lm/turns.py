@@ -88,7 +88,7 @@ def parsed(value: Any) -> Any:  # noqa: ANN401 - JSON
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
         try:
             return json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return value
     return value
 
