@@ -11,9 +11,7 @@ behind all that is: a reader never misses a row.
 
 from __future__ import annotations
 
-import bisect
 import math
-import operator
 import os
 import queue
 import sqlite3
@@ -31,22 +29,18 @@ from typing import Any, Final, TypeAlias
 
 from trainer_backend.asleep import asleep_s
 from trainer_backend.errors import RunDirectoryError
+from trainer_backend.journal_appending import RowAppender, Rows
 from trainer_backend.journal_mending import sync_journal
-from trainer_backend.journal_reader import JournalReader, Slice, newest_seq
+from trainer_backend.journal_reader import JournalReader, Slice
 from trainer_backend.journal_rows import (
     FACTOR,
     LEVELS,
     body_of,
     columns,
-    insert,
-    insert_rollup,
     make_schema,
     numeric_fields,
     rollup_columns,
-    rollup_from_level,
-    rollup_of,
     row_of,
-    rows_from,
     storable,
 )
 from trainer_backend.protocol import MEASUREMENTS, AnyEvent, Event, MeasurementsLost, Slept, Warned
@@ -71,7 +65,6 @@ SHORTEST_SLEEP_S: Final = 1.0
 
 _KINDS: Final = frozenset(MEASUREMENTS)
 _Held: TypeAlias = tuple[int, float, Event]
-_Rows: TypeAlias = dict[type[Event], list[tuple[Any, ...]]]
 _UNBINDABLE: Final = (sqlite3.ProgrammingError, sqlite3.InterfaceError, OverflowError, UnicodeError)
 """What SQLite says of a value that it cannot take; no fault of the disk's."""
 
@@ -121,10 +114,8 @@ class JournalWriter:
         """Why the last write failed; empty while the disk takes writes."""
         self._connection = open_for_writing(path)
         self._file, self._folder = path.stat(), path.parent.stat()
-        self._seq = newest_seq(self._connection)
-        # Buckets without a row leave no trace, so what is complete follows from the newest seq.
-        self._rolled = {level: (self._seq + 1) // FACTOR**level for level in range(1, LEVELS + 1)}
-        self._unrolled = self._rows_from((self._seq + 1) // FACTOR * FACTOR)
+        self._appender = RowAppender(self._connection)
+        self._seq = self._appender.last
         self._thread = threading.Thread(target=self._run, name="gradacc-journal", daemon=True)
         self._thread.start()
 
@@ -298,8 +289,8 @@ class JournalWriter:
             self._transact(events, sane=True)
 
     def _transact(self, events: list[_Held], *, sane: bool) -> None:
-        connection, attempt = self._connection, self._attempt
-        rows: _Rows = {kind: [] for kind in MEASUREMENTS}
+        attempt = self._attempt
+        rows: Rows = {kind: [] for kind in MEASUREMENTS}
         rows_of_kind = rows.get
         facts = []
         for seq, at, event in events:
@@ -310,49 +301,7 @@ class JournalWriter:
                 facts.append((seq, attempt, at, type(event).__name__, body_of(event)))
         if sane:
             rows = {kind: [tuple(map(storable, row)) for row in found] for kind, found in rows.items()}
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            for kind, entries in rows.items():
-                if entries:
-                    insert(connection, kind, entries)
-            if facts:
-                connection.executemany("INSERT INTO facts VALUES (?,?,?,?,?)", facts)
-            rolled, unrolled = self._roll_up(rows, events[-1][0])
-            connection.execute("COMMIT")
-        except BaseException:  # undone, whatever it was, and raised again
-            with suppress(sqlite3.Error):  # SQLite has rolled back by itself already, on a full disk
-                connection.execute("ROLLBACK")
-            raise
-        self._rolled, self._unrolled = rolled, unrolled
-
-    def _roll_up(self, rows: _Rows, seq: int) -> tuple[dict[int, int], _Rows]:
-        """Roll up every bucket that is complete at `seq`.
-
-        Gives the first bucket not yet rolled, by level, and the rows of the one that is not complete.
-        """
-        unrolled = {kind: self._unrolled[kind] + rows[kind] for kind in MEASUREMENTS}
-        complete = (seq + 1) // FACTOR
-        if complete == self._rolled[1]:
-            return self._rolled, unrolled
-        rolled = self._rolled | {1: complete}
-        for kind, found in unrolled.items():
-            end = bisect.bisect_left(found, complete * FACTOR, key=operator.itemgetter(0))
-            self._connection.executemany(insert_rollup(kind), rollup_of(kind, found[:end]))
-            unrolled[kind] = found[end:]
-        for level in range(2, LEVELS + 1):
-            complete //= FACTOR
-            first, end = rolled[level], complete
-            if end <= first:
-                break
-            bounds = {"first": first * FACTOR, "end": end * FACTOR, "level": level}
-            for kind in MEASUREMENTS:
-                self._connection.execute(rollup_from_level(kind), bounds)
-            rolled[level] = end
-        return rolled, unrolled
-
-    def _rows_from(self, seq: int) -> _Rows:
-        """Rows of an earlier attempt that begin a bucket."""
-        return {kind: self._connection.execute(rows_from(kind), (seq,)).fetchall() for kind in MEASUREMENTS}
+        self._appender.append(rows, facts, events[-1][0])
 
     def _finish(self) -> None:
         deadline = time.monotonic() + LAST_TRY_S
