@@ -96,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_running(command: Any) -> None:  # noqa: ANN401 - a function of the parser's
     run = command("run", "running:run", "train a recipe without a window")
-    run.add_argument("recipe", metavar="RECIPE", help="a .toml file")
+    run.add_argument("recipe", metavar="RECIPE", help="a .toml file; - is standard input")
     run.add_argument(
         "--set",
         metavar="KEY=VALUE",
@@ -106,6 +106,7 @@ def _add_running(command: Any) -> None:  # noqa: ANN401 - a function of the pars
         " may be repeated",
     )
     _add_start_options(run)
+    _add_far_options(run, folder=True)
 
     resume = command("resume", "running:resume", "continue a paused, stopped, failed or interrupted run")
     resume.add_argument("run", metavar="RUN", help=RUN_HELP)
@@ -126,6 +127,7 @@ def _add_running(command: Any) -> None:  # noqa: ANN401 - a function of the pars
         help="go back to the best checkpoint, by checkpoint.metric of the recipe",
     )
     _add_start_options(resume)
+    _add_far_options(resume)
 
     check = command(
         "check", "verify:check", "show a recipe's first optimizer step as the model will see it, and check it"
@@ -172,6 +174,21 @@ def _add_start_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--detach", action="store_true", help="start it and return at once")
     parser.add_argument("--keep-awake", action="store_true", help="keep the system from sleeping meanwhile")
     _add_python(parser)
+
+
+def _add_far_options(parser: argparse.ArgumentParser, *, folder: bool = False) -> None:
+    parser.add_argument("--on", metavar="[USER@]HOST", help="do it on another machine, over your own ssh")
+    _add_far_command(parser)
+    if folder:
+        parser.add_argument(
+            "--folder", metavar="PATH", default="", help="with --on: where the recipe's paths begin, there"
+        )
+
+
+def _add_far_command(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--gradacc", metavar="COMMAND", help="what starts gradacc on the other machine; remembered for it"
+    )
 
 
 def _add_python(parser: argparse.ArgumentParser) -> None:
@@ -272,6 +289,20 @@ def _add_looking(command: Any) -> None:  # noqa: ANN401 - a function of the pars
     tried.add_argument("--json", action="store_true", help="print one message a line, as JSON")
     _add_python(tried)
 
+    attach = command("attach", "far:attach", "mirror a run of another machine, over your own ssh")
+    attach.add_argument(
+        "address",
+        metavar="[USER@]HOST:RUN",
+        nargs="?",
+        help="HOST: alone lists its runs; without it the hosts of ~/.ssh/config are listed",
+    )
+    attach.add_argument("--json", action="store_true", help="print one event per line, as JSON")
+    _add_far_command(attach)
+
+    relay = command("relay", "far:relay", "hand a run's events on to another machine (started by attach)")
+    relay.add_argument("run", metavar="RUN", help=RUN_HELP)
+    relay.add_argument("--after", metavar="SEQ", type=int, default=0, help="number of the last known event")
+
     export = command("export", "export:export", "write a run's measurements to files")
     export.add_argument("run", metavar="RUN", help=RUN_HELP)
     export.add_argument(
@@ -323,13 +354,16 @@ def _add_queue(command: Any) -> None:  # noqa: ANN401 - a function of the parser
 
     waiting = "a waiting run: its place, its id, a unique prefix of it, or its name"
     add = act("add", "add", "add runs to the queue")
-    add.add_argument("recipes", metavar="RECIPE", nargs="+", help="a .toml file, or a run to resume")
+    add.add_argument(
+        "recipes", metavar="RECIPE", nargs="+", help="a .toml file, - (standard input), or a run to resume"
+    )
     add.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], help="change the recipes for these runs"
     )
     add.add_argument("--first", action="store_true", help="put them at the front")
     add.add_argument("--json", action="store_true", help="print one object a run, as JSON")
     _add_python(add)
+    _add_far_options(add, folder=True)
     listing = act("list", "show", "show running, waiting and finished runs")
     listing.add_argument("--json", action="store_true", help="print one object, as JSON")
     listing.add_argument("--done", metavar="K", type=int, default=5, help="how many ended runs (default: 5)")

@@ -45,6 +45,10 @@ def main(arguments: list[str] | None = None) -> int:
         from trainer_backend.branching.branch_command import main as branch  # noqa: PLC0415 - likewise
 
         return branch(words[1:])
+    if words[:1] == ["relay"]:  # likewise
+        from trainer_backend.relaying.relay import main as relay  # noqa: PLC0415 - likewise
+
+        return relay(words[1:])
     options = _parser().parse_args(words)
     try:
         return _run(options)
@@ -84,6 +88,8 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("plan", add_help=False, help=says)
     says = "try other effective batches from a run's newest checkpoint, over the same samples"
     commands.add_parser("branch", add_help=False, help=says)
+    says = "hand a run's events on to another machine, and its commands back"
+    commands.add_parser("relay", add_help=False, help=says)
     return parser
 
 

@@ -3,6 +3,7 @@
 # ruff: noqa: S608 - names of tables and columns come from our own types, values are bound
 from __future__ import annotations
 
+import hashlib
 import math
 import sqlite3
 import time
@@ -196,22 +197,46 @@ class JournalReader:
             }
         return self._read(after, limit, self._narrow)
 
+    def read_raw(
+        self, after: int = 0, limit: int = 20_000
+    ) -> tuple[dict[type[Event], list[tuple[Any, ...]]], list[tuple[Any, ...]], int]:
+        """What `read` would give, as it lies in the tables: rows of measurements, rows of facts, last number.
+
+        For who copies rows. Nothing of them is checked; NaN is the text 'NaN'.
+        """
+        found = self._found(after, limit, self._kinds) if self._is_ready() else None
+        return ({}, [], after) if found is None else found
+
+    def origin(self) -> str:
+        """What tells this journal from any other: a digest of its first fact; empty while it has none."""
+        first = self.select("SELECT seq, attempt, at, type, body FROM facts ORDER BY seq LIMIT 1")
+        return hashlib.sha256(repr(first[0]).encode("utf-8", "replace")).hexdigest() if first else ""
+
     def _read(self, after: int, limit: int, selects: Mapping[type[Event], str]) -> Slice:
-        nothing = Slice(after, after)
+        found = self._found(after, limit, selects)
+        if found is None:
+            return Slice(after, after)
+        rows, facts, last = found
+        with self._damage_told():
+            return Slice(after, last, rows, facts_of(facts), path=self.path)
+
+    def _found(
+        self, after: int, limit: int, selects: Mapping[type[Event], str]
+    ) -> tuple[dict[type[Event], list[tuple[Any, ...]]], list[tuple[Any, ...]], int] | None:
+        """What lies between `after` and `after + limit`, in one state of the journal; None: nothing new."""
         with self._damage_told():
             try:
                 if self._newest_seq() <= after:
-                    return nothing
+                    return None
                 self._connection.execute("BEGIN")
                 try:
-                    rows, found, last = self._read_between(after, after + limit, selects)
+                    return self._read_between(after, after + limit, selects)
                 finally:
                     self._connection.execute("COMMIT")
             except sqlite3.OperationalError as error:
                 if self._is_busy(error):  # being sealed or mended: nothing new now, the next look will tell
-                    return nothing
+                    return None
                 raise
-            return Slice(after, last, rows, facts_of(found), path=self.path)
 
     def _read_between(
         self, after: int, end: int, selects: Mapping[type[Event], str]

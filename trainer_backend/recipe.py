@@ -20,7 +20,7 @@ import tomlkit.exceptions
 from tomlkit.toml_document import TOMLDocument
 
 from trainer_backend.config import RunConfig
-from trainer_backend.config_check import Problem, check
+from trainer_backend.config_check import Problem, alternatives, check
 from trainer_backend.errors import UsageError
 from trainer_backend.regular_files import LARGEST_TEXT_BYTES, read_regular
 
@@ -182,6 +182,21 @@ def parse_setting(text: str) -> tuple[str, Any]:
     except tomllib.TOMLDecodeError:
         value = word
     return key.strip(), value
+
+
+def apply_settings(document: TOMLDocument, settings: Sequence[str]) -> None:
+    """Put KEY=VALUE pairs into a recipe; KEY= takes a key away. Raises UsageError.
+
+    A key takes the place of what the recipe says instead of it (`run.max_samples` that of `run.epochs`);
+    two such keys in `settings` stay both, and are refused when the recipe is checked.
+    """
+    asked = [(*parse_setting(text), text.endswith("=")) for text in settings]
+    for key, value, ends in asked:
+        gone = ends and value == ""
+        set_value(document, key, None if gone else value)
+        for other in () if gone else alternatives(key):
+            if all(other != also for also, _, _ in asked):
+                set_value(document, other, None)
 
 
 def save_recipe(document: TOMLDocument, path: Path) -> None:

@@ -1,6 +1,7 @@
 """A run is a directory: its place, its files, and whether it is alive.
 
     <GRADACC_HOME>/runs/<id>/   recipe.toml  run.sqlite  inbox/  trainer.lock  checkpoints/  trainer.log
+    <GRADACC_HOME>/remote/<host>/<id>/   the same of another machine's run, without checkpoints: a mirror
 
 Alive means locked: see `trainer_lock`.
 """
@@ -17,6 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
 
 from trainer_backend.errors import RunDirectoryError, UsageError
 from trainer_backend.private_files import home, make_private, private_opener, sync
@@ -43,6 +46,26 @@ _REPLACED: Final = re.compile(r"^\.step-(\d{9,18})\.old\.part$")
 def runs_folder() -> Path:
     """The folder that holds all runs."""
     return home() / "runs"
+
+
+def mirrors_folder() -> Path:
+    """The folder that holds the mirrors of other machines' runs, one folder for each machine."""
+    return home() / "remote"
+
+
+class MirrorOrigin(msgspec.Struct, frozen=True, kw_only=True):
+    """Which run on which machine a mirror shows."""
+
+    host: str
+    """As ssh is told it."""
+    run: str
+    path: str = ""
+    """The run's directory there."""
+
+    @property
+    def address(self) -> str:
+        """What to type for it."""
+        return f"{self.host}:{self.run}"
 
 
 def _new_id(name: str) -> str:
@@ -98,9 +121,25 @@ class RunDirectory:
         """What the trainer printed."""
         return self.path / "trainer.log"
 
+    @functools.cached_property
+    def origin_path(self) -> Path:
+        """Whose mirror this is, where it is one."""
+        return self.path / "mirror.json"
+
+    def mirrored(self) -> MirrorOrigin | None:
+        """The run on another machine that this directory mirrors; None for a run of this one."""
+        if not self.path.is_relative_to(mirrors_folder().absolute()):
+            return None
+        try:
+            return msgspec.json.decode(read_regular(self.origin_path, LARGEST_TEXT_BYTES), type=MirrorOrigin)
+        except (OSError, msgspec.DecodeError):
+            return None
+
     @property
     def typed(self) -> str:
         """What to type for it: its id, or its path where the id would not be found."""
+        if (origin := self.mirrored()) is not None:
+            return origin.address
         return self.id if self.path.parent == runs_folder().absolute() else str(self.path)
 
     def __repr__(self) -> str:
@@ -205,7 +244,7 @@ class RunDirectory:
     def check_checkpoint(self, step: int) -> None:
         """Raise UsageError unless a checkpoint of `step` lies here; reading it tells whether it is good."""
         steps = list(checkpoints_in(self.checkpoints_path))
-        if step in steps:
+        if step in steps or self.mirrored() is not None:  # those of a mirror lie on the other machine
             return
         others = f"Those of steps {', '.join(map(str, steps))} are there" if steps else "None is there"
         message = f"{self.id} has no checkpoint of step {step}. {others}."
@@ -316,6 +355,23 @@ def all_runs() -> list[RunDirectory]:
     return [RunDirectory(Path(folder)) for folder in sorted(folders, key=_age, reverse=True)]
 
 
+def all_mirrors() -> list[RunDirectory]:
+    """Every mirror of another machine's run, newest first."""
+    found = []
+    with suppress(OSError):
+        for host in os.scandir(mirrors_folder()):
+            if is_folder(host):
+                found += [
+                    RunDirectory(Path(entry.path)) for entry in os.scandir(host.path) if is_folder(entry)
+                ]
+    mirrors = [run for run in found if run.mirrored() is not None]
+    return sorted(mirrors, key=lambda run: _age(str(run.path)), reverse=True)
+
+
+def _of_host(host: str) -> list[RunDirectory]:
+    return [run for run in all_mirrors() if (origin := run.mirrored()) is not None and origin.host == host]
+
+
 def _age(folder: str) -> float:
     try:
         return os.stat(f"{folder}{os.sep}recipe.toml").st_mtime  # noqa: PTH116 - for each of thousands
@@ -326,6 +382,8 @@ def _age(folder: str) -> float:
 def find_run(text: str, *, live_first: bool = False) -> RunDirectory:
     """The run that `text` names: an id, a unique prefix of one, a name, or a directory. Raises UsageError.
 
+    A mirror of another machine's run is named as HOST:RUN too; runs of this machine come first.
+
     `live_first`: for a command that only a live run takes; those that ended do not make a name ambiguous.
     """
     if not text.strip():
@@ -335,7 +393,13 @@ def find_run(text: str, *, live_first: bool = False) -> RunDirectory:
         run = RunDirectory(Path(text).expanduser())
         run.check()
         return run
-    found = _meant(text, all_runs(), live_first=live_first)
+    host, colon, name = text.rpartition(":")
+    found = _meant(name, _of_host(host), live_first=live_first) if colon and host and name else []
+    found = (
+        found
+        or _meant(text, all_runs(), live_first=live_first)
+        or _meant(text, all_mirrors(), live_first=live_first)
+    )
     if len(found) == 1:
         return found[0]
     if not found:

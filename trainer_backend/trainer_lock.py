@@ -226,7 +226,10 @@ class TrainerLock:
 
     def name(self) -> None:
         """Say in the lock's file who holds it. Raises RunDirectoryError: a full disk."""
-        line = f"{os.getpid()}\n".encode("ascii") + msgspec.json.encode(holder_of(os.getpid())) + b"\n"
+        self.write(f"{os.getpid()}\n".encode("ascii") + msgspec.json.encode(holder_of(os.getpid())) + b"\n")
+
+    def write(self, line: bytes) -> None:
+        """Have the lock's file say `line`: for a mirror, what another machine's says. As `name`."""
         try:
             os.ftruncate(self._file, 0)
             os.lseek(self._file, 0, os.SEEK_SET)

@@ -19,6 +19,8 @@ def has_checkpoints(run: RunDirectory) -> bool:
 
 def check_whole(run: RunDirectory) -> None:
     """Raise RunDirectoryError when a run's checkpoints or its journal are missing; nothing is written."""
+    if run.mirrored() is not None:
+        return  # its checkpoints lie on the other machine
     saved = has_checkpoints(run)
     if not run.journal_path.is_file():
         if saved:

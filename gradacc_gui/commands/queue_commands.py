@@ -7,11 +7,11 @@ import argparse
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from gradacc_gui.commands.running import apply_settings
+from gradacc_gui.commands import far
+from gradacc_gui.commands.running import recipe_of
 from gradacc_gui.commands.verify import ready_interpreter
 from gradacc_gui.person import person
 from gradacc_gui.queueing.entries import GOOD, Queue
@@ -20,12 +20,14 @@ from gradacc_gui.queueing.waiting import is_unstarted, look
 from gradacc_gui.session.launch import new_run
 from gradacc_gui.session.runs import delete_run, summarise
 from trainer_backend.errors import UsageError
-from trainer_backend.recipe import read_document, recipe_from_document
+from trainer_backend.recipe import Recipe
 from trainer_backend.run_directory import RunDirectory, find_run
 
 
 def add(arguments: argparse.Namespace) -> int:
     """`gradacc queue add RECIPE…`: every recipe is checked before the first is added."""
+    if arguments.on is not None:
+        return far.queue_on(arguments)
     interpreter = ready_interpreter(arguments)
     queue = Queue()
     found = [_asked(text, arguments.set) for text in arguments.recipes]
@@ -38,14 +40,11 @@ def add(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _asked(text: str, settings: list[str]) -> RunDirectory | tuple[Any, Path]:
+def _asked(text: str, settings: list[str]) -> RunDirectory | tuple[Recipe, Path | None]:
     """A recipe that can be trained, or a run to go on with. Raises UsageError."""
     path = Path(text)
-    if path.is_file() or path.suffix == ".toml":
-        document = read_document(path)
-        apply_settings(document, settings)
-        folder = path.absolute().parent
-        return recipe_from_document(document, folder=folder, where=str(path), settings=settings), path
+    if text == "-" or path.is_file() or path.suffix == ".toml":
+        return recipe_of(text, settings)
     run = find_run(text)
     run.check()
     summary = summarise(run)

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
+from gradacc_gui.commands import far
 from gradacc_gui.commands.live_commands import print_answer
 from gradacc_gui.commands.looking import print_records
 from gradacc_gui.commands.verify import ready_interpreter
@@ -24,19 +25,22 @@ from gradacc_gui.session.launch import Died, Launch, new_run, start
 from gradacc_gui.session.runs import delete_run, summarise
 from gradacc_gui.session.stopping import Act, Ladder, Rung, perform
 from trainer_backend.best_checkpoint import ranked
-from trainer_backend.config_check import alternatives
 from trainer_backend.errors import GradaccError, RunDirectoryError, UsageError
 from trainer_backend.journal import JournalReader
 from trainer_backend.lost_history import begin_new_history
 from trainer_backend.protocol import CommandAccepted, Resume, RunFailed, RunStarted
-from trainer_backend.recipe import parse_setting, read_document, recipe_from_document, set_value
+from trainer_backend.recipe import (
+    Recipe,
+    apply_settings,
+    parse_document,
+    read_document,
+    recipe_from_document,
+)
 from trainer_backend.run_directory import RunDirectory, find_run
 from trainer_backend.run_facts import RunState
 from trainer_backend.wholeness import check_whole, has_checkpoints
 
 if TYPE_CHECKING:
-    from tomlkit.toml_document import TOMLDocument
-
     from gradacc_gui.commands.progress import ProgressPrinter
 
 SAYS: Final = {
@@ -54,12 +58,9 @@ SAVING: Final = (
 
 def run(arguments: argparse.Namespace) -> int:
     """`gradacc run RECIPE`. Nothing is started and nothing written when anything is refused."""
-    path = Path(arguments.recipe)
-    document = read_document(path)
-    apply_settings(document, arguments.set)
-    recipe = recipe_from_document(
-        document, folder=path.absolute().parent, where=str(path), settings=arguments.set
-    )
+    if arguments.on is not None:
+        return far.run_on(arguments)
+    recipe, path = recipe_of(arguments.recipe, arguments.set)
     interpreter = ready_interpreter(arguments)
     directory = new_run(recipe, path)
     code = _follow_start(directory, lambda: start(directory, interpreter), arguments)
@@ -68,24 +69,26 @@ def run(arguments: argparse.Namespace) -> int:
     return code
 
 
-def apply_settings(document: TOMLDocument, settings: Sequence[str]) -> None:
-    """Put KEY=VALUE pairs into a recipe; KEY= takes a key away. Raises UsageError.
-
-    A key takes the place of what the recipe says instead of it (`run.max_samples` that of `run.epochs`);
-    two such keys in `settings` stay both, and are refused when the recipe is checked.
-    """
-    asked = [(*parse_setting(text), text.endswith("=")) for text in settings]
-    for key, value, ends in asked:
-        gone = ends and value == ""
-        set_value(document, key, None if gone else value)
-        for other in () if gone else alternatives(key):
-            if all(other != also for also, _, _ in asked):
-                set_value(document, other, None)
+def recipe_of(name: str, settings: Sequence[str]) -> tuple[Recipe, Path | None]:
+    """The recipe of a file, or of standard input (-), with `settings`; and its path. Raises UsageError."""
+    if name == "-":
+        path, where, folder = None, "standard input", Path.cwd()
+        document = parse_document(sys.stdin.read(), where)
+    else:
+        path = Path(name)
+        where, folder = name, path.absolute().parent
+        document = read_document(path)
+    apply_settings(document, settings)
+    return recipe_from_document(document, folder=folder, where=where, settings=settings), path
 
 
 def resume(arguments: argparse.Namespace) -> int:
     """`gradacc resume RUN`: ask a paused run to go on, or start a new attempt of one that ended early."""
+    if arguments.on is not None:
+        return far.resume_on(arguments.on, arguments.run, arguments)
     directory = find_run(arguments.run)
+    if (origin := directory.mirrored()) is not None:
+        return far.resume_on(origin.host, origin.run, arguments)
     directory.check()
     if arguments.from_best:
         arguments.from_step = _best_step(directory)

@@ -398,8 +398,9 @@ _FILES: Final = (
     "check.json",
     "summary.msgpack",
     ABOUT,
+    "mirror.json",
 )
-_FOLDERS: Final = ("inbox", "checkpoints", "artifacts", "export")
+_FOLDERS: Final = ("inbox", "checkpoints", "artifacts", "export", "line")
 
 
 def delete_run(run: RunDirectory) -> None:

@@ -16,7 +16,6 @@ import pytest
 
 from gradacc_gui.assets import asset
 from gradacc_gui.cli import main
-from gradacc_gui.commands.running import apply_settings
 from gradacc_gui.session.launch import start
 from gradacc_gui.session.stopping import Act, perform
 from tests.support import stand_in
@@ -37,7 +36,7 @@ from trainer_backend.protocol import (
     SettingChanged,
     Stop,
 )
-from trainer_backend.recipe import read_document, recipe_from_document
+from trainer_backend.recipe import apply_settings, read_document, recipe_from_document
 from trainer_backend.run_directory import RunDirectory, runs_folder
 
 

@@ -1,0 +1,1 @@
+"""Runs on other machines, over the user's own ssh: mirrored here, started and steered there. No Qt."""
