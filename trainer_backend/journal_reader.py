@@ -3,12 +3,12 @@
 # ruff: noqa: S608 - names of tables and columns come from our own types, values are bound
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -80,19 +80,28 @@ def _code_of(error: Exception) -> int:
     return code
 
 
-@contextmanager
-def damage_told(path: Path) -> Iterator[None]:
+class damage_told:  # noqa: N801 - used as a statement; a generator costs a tenth of a whole list of runs
     """Make a RunDirectoryError of whatever shows that the journal at `path` cannot be read."""
-    try:
-        yield
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # sqlite3 decodes names and texts in Python
-        if _code_of(error) == sqlite3.SQLITE_INTERRUPT:
-            message = f"The journal {path} took too long to read. It is damaged, or its disk is very slow."
-        else:
-            message = f"The journal {path} cannot be read: {error}. It is damaged or half copied."
-        raise RunDirectoryError(message) from error
-    except UntrustedError as error:
-        message = f"The journal {path} is damaged: {error}. Copy the run again, or delete it."
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        match error:
+            case sqlite3.Error() if _code_of(error) == sqlite3.SQLITE_INTERRUPT:
+                message = (
+                    f"The journal {self._path} took too long to read."
+                    " It is damaged, or its disk is very slow."
+                )
+            case sqlite3.Error() | UnicodeDecodeError():  # sqlite3 decodes names and texts in Python
+                message = f"The journal {self._path} cannot be read: {error}. It is damaged or half copied."
+            case UntrustedError():
+                message = f"The journal {self._path} is damaged: {error}. Copy the run again, or delete it."
+            case _:
+                return
         raise RunDirectoryError(message) from error
 
 
@@ -109,10 +118,11 @@ class JournalReader:
             message = f"There is no journal at {path}. The run directory is incomplete."
             raise RunDirectoryError(message)
         for suffix in _BESIDE:
-            check_regular(path.with_name(f"{path.name}{suffix}"))
+            check_regular(f"{path}{suffix}")
         self.path = path
+        self._told = damage_told(path)
         self._kinds: dict[type[Event], str] = {}
-        self._columns: dict[type[Event], set[str]] = {}
+        self._columns: dict[type[Event], frozenset[str]] = {}
         self._wanted: dict[type[Event], tuple[str, ...]] = {}
         self._narrow: dict[type[Event], str] = {}
         self._ends_at = time.monotonic() + within_s
@@ -133,11 +143,9 @@ class JournalReader:
     def _is_late(self) -> bool:
         return time.monotonic() > self._deadline
 
-    @contextmanager
-    def _damage_told(self) -> Iterator[None]:
+    def _damage_told(self) -> damage_told:
         self._deadline = min(self._ends_at, time.monotonic() + LONGEST_READ_S)
-        with damage_told(self.path):
-            yield
+        return self._told
 
     def _is_ready(self) -> bool:
         """Whether the journal has its tables. They are made in one transaction, so all are there or none."""
@@ -171,10 +179,7 @@ class JournalReader:
         return {kind: self._select(kind, columns(kind)) for kind in self._columns}
 
     def _select(self, kind: type[Event], wanted: tuple[str, ...]) -> str:
-        """SQL for these columns of a table; those it lacks (an older writer) are NULL."""
-        have = self._columns[kind]
-        names = ", ".join(f'"{name}"' if name in have else f'NULL AS "{name}"' for name in wanted)
-        return f"SELECT {names} FROM {kind.__name__}"
+        return _select(kind.__name__, wanted, self._columns[kind])
 
     def read(self, after: int = 0, limit: int = 20_000) -> Slice:
         """At most about `limit` events after `after`, from one consistent state of the journal."""
@@ -395,6 +400,13 @@ class JournalReader:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+
+@functools.lru_cache(maxsize=64)
+def _select(table: str, wanted: tuple[str, ...], have: frozenset[str]) -> str:
+    """SQL for these columns of a table; those it lacks (an older writer) are NULL."""
+    names = ", ".join(f'"{name}"' if name in have else f'NULL AS "{name}"' for name in wanted)
+    return f"SELECT {names} FROM {table}"
 
 
 def newest_seq(connection: sqlite3.Connection, kinds: Iterable[type[Event]] = MEASUREMENTS) -> int:

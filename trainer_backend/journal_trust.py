@@ -10,7 +10,7 @@ import functools
 import json
 import sqlite3
 import types
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -27,7 +27,7 @@ LARGEST_VALUE_BYTES: Final = 16 * 1024 * 1024
 TOLD_CHARACTERS: Final = 40
 REMEMBERED: Final = 256
 """Texts of SQL whose columns are known; one version of gradacc makes six of them."""
-_columns_by_sql: Final[dict[str, set[str]]] = {}
+_columns_by_sql: Final[dict[str, frozenset[str]]] = {}
 _OF_A_FACT: Final = frozenset(("seq", "attempt", "at", "type", "body"))
 _PLACES: Final = frozenset(("step", "index", "samples_seen"))
 """Fields that no measurement goes without; others an older version may have left out, or a driver may
@@ -63,12 +63,12 @@ def check_tables(connection: sqlite3.Connection) -> dict[str, str]:
     return made
 
 
-def columns_of(connection: sqlite3.Connection, table: str, sql: str) -> set[str]:
+def columns_of(connection: sqlite3.Connection, table: str, sql: str) -> frozenset[str]:
     """The columns of a table that `sql` made; asked of each such text once, for thousands of journals."""
     if sql not in _columns_by_sql:
         if len(_columns_by_sql) >= REMEMBERED:
             _columns_by_sql.clear()
-        _columns_by_sql[sql] = columns_in(connection, table)
+        _columns_by_sql[sql] = frozenset(columns_in(connection, table))
     return _columns_by_sql[sql]
 
 
@@ -143,30 +143,29 @@ def _check_place(seq: Any, attempt: Any, at: Any) -> None:  # noqa: ANN401 - wha
 
 def _check_numbers(seq: int, event: AnyEvent) -> None:
     """A fact's own counts are not negative, and none in it is beyond what a run can count."""
-    name = type(event).__name__
-    for field, value in zip(event.__struct_fields__, msgspec.structs.astuple(event), strict=True):
-        least = 1 if (name, field) in _FROM_ONE else 0
+    kind = type(event).__name__
+    for field in event.__struct_fields__:
+        value = getattr(event, field)
+        least = (1 if (kind, field) in _FROM_ONE else 0) if type(value) is int else -LARGEST_NUMBER
         for number in _whole_numbers(value):
-            if abs(number) >= LARGEST_NUMBER or (value is number and number < least):
-                raise UntrustedError(f"event {seq} ({name}) has {told(number)} as {field}")
+            if not least <= number < LARGEST_NUMBER:
+                raise UntrustedError(f"event {seq} ({kind}) has {told(number)} as {field}")
 
 
-def _whole_numbers(value: Any) -> Iterator[int]:  # noqa: ANN401 - a field's value
+def _whole_numbers(value: Any) -> Iterable[int]:  # noqa: ANN401 - a field's value
     match value:
-        case bool():
-            return
+        case str() | float() | bool() | None:
+            return ()
         case int():
-            yield value
+            return (value,)
         case dict():
-            for entry in value.values():
-                yield from _whole_numbers(entry)
+            return (number for entry in value.values() for number in _whole_numbers(entry))
         case tuple():
-            for entry in value:
-                yield from _whole_numbers(entry)
+            return (number for entry in value for number in _whole_numbers(entry))
         case msgspec.Struct():
-            yield from _whole_numbers(msgspec.structs.astuple(value))
+            return _whole_numbers(msgspec.structs.astuple(value))
         case _:
-            return
+            return ()
 
 
 def _metrics(seq: int, text: Any) -> dict[str, float]:  # noqa: ANN401 - whatever a file holds

@@ -54,17 +54,17 @@ def read_regular(path: Path, largest_bytes: int, *, follow: bool = False) -> byt
     return content
 
 
-def check_regular(path: Path) -> None:
+def check_regular(path: str) -> None:
     """Raise RunDirectoryError unless `path` is a regular file, or nothing."""
     try:
-        kind = kind_of(path.lstat().st_mode)
+        kind = kind_of(os.lstat(path).st_mode)
     except OSError:
         return
     if kind:
         raise RunDirectoryError(strange_file(path, kind))
 
 
-def strange_file(path: Path, kind: str) -> str:
+def strange_file(path: Path | str, kind: str) -> str:
     """The sentence for a run's file that is something else."""
     return (
         f"{path} is {kind}, not a regular file, so gradacc did not make it. Remove it, or copy the run again."
