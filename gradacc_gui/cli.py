@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from gradacc_gui.plain_output import plain_output
 from trainer_backend import __version__
 from trainer_backend.errors import GradaccError
 
@@ -34,13 +35,18 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; gives the exit code: 0 done, 1 the run failed, 2 bad usage or configuration."""
-    arguments = _parser().parse_args(argv)
-    _go_on_with_queue()
-    module, _, function = arguments.act.partition(":")
     for stream in (sys.stdout, sys.stderr):
         # JSON is UTF-8 everywhere; a console of another encoding gets a mark for what it cannot show.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="backslashreplace")
+    with plain_output():
+        arguments = _parser().parse_args(argv)
+        _go_on_with_queue()
+        return _do(arguments)
+
+
+def _do(arguments: argparse.Namespace) -> int:
+    module, _, function = arguments.act.partition(":")
     try:
         code: int = getattr(importlib.import_module(f"gradacc_gui.commands.{module}"), function)(arguments)
         sys.stdout.flush()

@@ -18,6 +18,8 @@ import msgspec
 
 from trainer_backend import torchrun
 from trainer_backend.errors import GradaccError
+from trainer_backend.plain_text import plain
+from trainer_backend.private_files import expanded
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -53,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return _run(options)
     except GradaccError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{plain(str(error))}\n")
         return error.exit_code
 
 
@@ -96,6 +98,7 @@ def _parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> int:
     # Here, not above: `--help` pays for none of it.
     from trainer_backend import recipe as recipes  # noqa: PLC0415
+    from trainer_backend.regular_files import is_file, is_folder  # noqa: PLC0415
     from trainer_backend.run_directory import RunDirectory, find_run  # noqa: PLC0415
     from trainer_backend.trainer.attempt import run_attempt  # noqa: PLC0415
     from trainer_backend.trainer.lifecycle import print_line  # noqa: PLC0415
@@ -106,13 +109,13 @@ def _run(options: argparse.Namespace) -> int:
         return _follow(options, place)
     target: str = options.target
     settings: list[str] = options.set
-    path = Path(target).expanduser()
-    if path.is_file() or (path.suffix == ".toml" and not path.is_dir()):
+    path = expanded(target)
+    if not is_folder(path) and (path.suffix == ".toml" or is_file(path)):
         recipe = recipes.with_settings(recipes.load_recipe(path), settings, str(path))
         recipe = recipes.recipe_for_run(recipe, recipe_path=str(path.absolute()))
         run = RunDirectory.create(recipe.text, name=recipe.config.run.name or recipes.default_name(path))
     else:
-        run = RunDirectory(path) if path.is_dir() else find_run(target)
+        run = RunDirectory(path) if is_folder(path) else find_run(target)
         run.check()
         check_whole(run)  # before the recipe is written over
         recipe = recipes.with_settings(run.recipe(), settings, str(run.recipe_path))

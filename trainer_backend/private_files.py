@@ -35,11 +35,19 @@ _OTHERS: Final = 0o077
 _OTHERS_WRITE: Final = 0o022
 
 
+def expanded(path: str | Path) -> Path:
+    """A path that a person typed, with ~ as their folder; ~nobody of no such user stays as it is."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 def home() -> Path:
     """GRADACC_HOME, or the platform's folder for a user's data."""
     asked = os.environ.get("GRADACC_HOME")
     if asked:
-        return Path(asked).expanduser().absolute()
+        return expanded(asked).absolute()
     import platformdirs  # noqa: PLC0415 - a trainer is told its home, and its interpreter need not have this
 
     return Path(platformdirs.user_data_dir("gradacc", appauthor=False))

@@ -77,3 +77,11 @@ def is_folder(path: Path | os.DirEntry[str]) -> bool:
         return path.is_dir()
     except (OSError, ValueError):  # too long, a loop of links, no right to look, a NUL in it
         return False
+
+
+def is_file(path: Path) -> bool:
+    """Whether a file lies at `path`, or a link to one, whatever the path is."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # as above
+        return False

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from trainer_backend.errors import RunDirectoryError, UsageError
-from trainer_backend.private_files import home, make_private, private_opener, sync
+from trainer_backend.private_files import expanded, home, make_private, private_opener, sync
 from trainer_backend.regular_files import LARGEST_TEXT_BYTES, is_folder, kind_of, read_regular, strange_file
 from trainer_backend.trainer_lock import LockHolder, TrainerLock, is_locked, read_holder
 
@@ -390,7 +390,7 @@ def find_run(text: str, *, live_first: bool = False) -> RunDirectory:
         message = "The run's name is blank. `gradacc runs` lists them."
         raise UsageError(message)
     if os.sep in text or "/" in text or text in (".", ".."):
-        run = RunDirectory(Path(text).expanduser())
+        run = RunDirectory(expanded(text))
         run.check()
         return run
     host, colon, name = text.rpartition(":")

@@ -17,9 +17,9 @@ from gradacc_gui.session.following import slices
 from gradacc_gui.session.runs import open_journal
 from trainer_backend.errors import UsageError
 from trainer_backend.journal import columns
-from trainer_backend.protocol import Event, plain
+from trainer_backend.protocol import Event, Record, plain
 from trainer_backend.published import Difference
-from trainer_backend.run_directory import find_run
+from trainer_backend.run_directory import RunDirectory, find_run
 from trainer_backend.run_facts import RunFacts
 
 FACT_COLUMNS = ("seq", "attempt", "at", "type", "body")
@@ -42,10 +42,21 @@ def export(arguments: argparse.Namespace) -> int:
     run = find_run(arguments.run)
     run.check()
     folder = Path(arguments.output) if arguments.output else Path(f"{run.id}-{arguments.format}")
+    try:
+        names = _export(run, folder, arguments.format)
+    except OSError as error:
+        message = f"{folder} cannot be written: {error.strerror}. Give another folder with --output."
+        raise UsageError(message) from error
+    print(f"{folder}: {', '.join(sorted(names)) or 'nothing yet'}")
+    return 0
+
+
+def _export(run: RunDirectory, folder: Path, form: str) -> list[str]:
+    """Write the tables; gives their names. Raises UsageError and OSError."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         message = f"{folder} already exists and is not empty. Give another folder with --output."
         raise UsageError(message)
-    make = _Csv if arguments.format == "csv" else _parquet()
+    make = _Csv if form == "csv" else _parquet()
     with open_journal(run) as reader, ExitStack() as stack:
         folder.mkdir(parents=True, exist_ok=True)
         so_now = RunFacts().take_all(reader.facts())
@@ -53,7 +64,7 @@ def export(arguments: argparse.Namespace) -> int:
 
         def table(name: str, kind: TableSource) -> _Table:
             if name not in tables:
-                tables[name] = make(folder / f"{name}.{arguments.format}", kind)
+                tables[name] = make(folder / f"{name}.{form}", kind)
                 stack.callback(tables[name].close)
             return tables[name]
 
@@ -61,23 +72,15 @@ def export(arguments: argparse.Namespace) -> int:
             for kind, rows in found.rows.items():
                 table(kind.__name__, kind).write([(*row, _superseded(kind, row, so_now)) for row in rows])
             if found.facts:
-                table("facts", None).write(
-                    [
-                        (
-                            fact.seq,
-                            fact.attempt,
-                            fact.at,
-                            type(fact.event).__name__,
-                            json.dumps(plain(fact.event)),
-                        )
-                        for fact in found.facts
-                    ]
-                )
+                table("facts", None).write([_fact_row(fact) for fact in found.facts])
         _, differences = published_and_here(run, reader)
         if differences:
             table("published", Difference).write([_published(entry) for entry in differences])
-    print(f"{folder}: {', '.join(sorted(tables)) or 'nothing yet'}")
-    return 0
+    return list(tables)
+
+
+def _fact_row(fact: Record) -> tuple[Any, ...]:
+    return fact.seq, fact.attempt, fact.at, type(fact.event).__name__, json.dumps(plain(fact.event))
 
 
 def _superseded(kind: type[Event], row: Sequence[Any], so_now: RunFacts) -> int:

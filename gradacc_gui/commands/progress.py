@@ -8,7 +8,9 @@ import time
 from typing import Final
 
 from gradacc_gui.commands.looking import fact_line
+from gradacc_gui.plain_output import beneath
 from trainer_backend.journal import Slice, columns
+from trainer_backend.plain_text import plain
 from trainer_backend.protocol import EvaluationMeasured, OptimizerStepMeasured, PhaseEntered, RunStarted
 from trainer_backend.run_directory import RunDirectory
 
@@ -88,7 +90,7 @@ class _Bar:
             TextColumn("{task.description}", markup=False),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
+            console=Console(file=beneath(sys.stderr)),
         )
         self._task = self._progress.add_task("starting", total=None)
         self._progress.start()
@@ -100,10 +102,10 @@ class _Bar:
         self._progress.update(self._task, description=words.phase(entered.phase) + done)
 
     def step(self, text: str, samples: int, goal: int | None) -> None:
-        self._progress.update(self._task, description=text, completed=samples, total=goal)
+        self._progress.update(self._task, description=plain(text), completed=samples, total=goal)
 
     def say(self, text: str) -> None:
-        self._progress.console.print(text, markup=False, highlight=False)
+        self._progress.console.print(plain(text), markup=False, highlight=False)
 
     def close(self) -> None:
         self._progress.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import Final
 
@@ -49,7 +50,7 @@ def _import_as_json(arguments: argparse.Namespace) -> int:
 
 
 def _write(target: Path, text: str, *, force: bool) -> None:
-    if target.exists() and not force:
+    if os.path.lexists(target) and not force:
         message = f"{target} already exists. Give another name with --output, or --force to overwrite it."
         raise UsageError(message)
     try:
@@ -158,7 +159,7 @@ def new(arguments: argparse.Namespace) -> int:
         recipe: RECIPE.format(name=task.stem),
     }
     for path in texts:
-        if path.exists():
+        if os.path.lexists(path):
             message = f"{path} already exists. Choose another name."
             raise UsageError(message)
     for path, text in texts.items():

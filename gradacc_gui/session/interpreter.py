@@ -22,7 +22,15 @@ from typing import Final
 import msgspec
 
 from trainer_backend.errors import UsageError
-from trainer_backend.private_files import check_private, home, is_private, make_private, private_opener
+from trainer_backend.private_files import (
+    check_private,
+    expanded,
+    home,
+    is_private,
+    make_private,
+    private_opener,
+)
+from trainer_backend.regular_files import is_file, is_folder
 
 OLDEST_PYTHON: Final = (3, 11)
 OLDEST_TORCH: Final = (2, 13)
@@ -215,13 +223,13 @@ def _version_tuple(text: str) -> tuple[int, ...]:
 
 def as_command(python: str | Path) -> list[str]:
     """An interpreter as the beginning of a command; a virtual environment's folder is taken too."""
-    path = Path(python).expanduser()
-    if path.is_dir():
+    path = expanded(python)
+    if is_folder(path):
         for inside in ("bin/python", "Scripts/python.exe", "python.exe", "bin/python3"):
             if (path / inside).exists():
                 return [str((path / inside).absolute())]
     # Not resolved: a virtual environment is found by the name of its link.
-    return [str(path.absolute()) if path.exists() else str(python)]
+    return [str(path.absolute()) if is_file(path) else str(python)]
 
 
 def candidates(folder: Path | None = None) -> list[Path]:
@@ -230,7 +238,7 @@ def candidates(folder: Path | None = None) -> list[Path]:
     if folder is not None:
         places += [folder / name for name in (".venv", "venv", "env")]
     places += [Path(os.environ[name]) for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if os.environ.get(name)]
-    found = [Path(as_command(place)[0]) for place in places if place.is_dir()]
+    found = [Path(as_command(place)[0]) for place in places if is_folder(place)]
     found.append(Path(sys.executable))
     found += [Path(path) for name in ("python3", "python") if (path := shutil.which(name))]
     return list(dict.fromkeys(path for path in found if path.is_file()))

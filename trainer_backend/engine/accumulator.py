@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager, suppress
 from time import perf_counter
 from typing import Any, Literal, TypeAlias
 
+import msgspec
 import torch
 
 from trainer_backend.engine.agreement import Agreement
@@ -35,6 +36,7 @@ from trainer_backend.engine.precision import LossScaler, Precision, autocast
 from trainer_backend.engine.private_api import multiply_each
 from trainer_backend.engine.ranked_passes import RankedPasses
 from trainer_backend.engine.ranks import Ranks
+from trainer_backend.engine.saved_counts import SavedCounts
 from trainer_backend.engine.seeding import Seeding
 from trainer_backend.engine.sums import Sums
 from trainer_backend.engine.update_sizes import UpdateSizes
@@ -562,18 +564,20 @@ class Accumulator:
         return self._weights.tensors(), values
 
     def load_state_dict(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
-        """Undo `state_dict`. Raises `GradaccError` when a tensor is missing or does not fit."""
+        """Undo `state_dict`. Raises `GradaccError` when a tensor is missing or does not fit.
+
+        Values that `state_dict` cannot have given raise KeyError or ValueError, before anything is changed.
+        """
+        counts = msgspec.convert(values, SavedCounts)
         with suppress(NonFiniteError):  # what was wrong with the state that is left
             self.flush()
         self._weights.load(tensors)
-        self.step = values["step"]
-        self.updates = values["updates"]
-        self.samples_seen = values["samples_seen"]
-        self.tokens_seen = values["tokens_seen"]
-        self.micro_batch_ceiling = values["micro_batch_ceiling"]
-        self._passes.denominators.restore(values["terms"], values["c"], values["own_buffers"])
+        self.step, self.updates = counts.step, counts.updates
+        self.samples_seen, self.tokens_seen = counts.samples_seen, counts.tokens_seen
+        self.micro_batch_ceiling = counts.micro_batch_ceiling
+        self._passes.denominators.restore(counts.terms, counts.c, counts.own_buffers)
+        self._judge.in_a_row = counts.non_finite_in_a_row
         self._passes.restored()
-        self._judge.in_a_row = values["non_finite_in_a_row"]
         if not values.get("seeded") and self._ranks.size == 1:
             self._passes.keep_generators()  # an older version's run goes on as it would have
         if self._scaler is not None and values["loss_scaler"] is not None:

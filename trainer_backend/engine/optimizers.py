@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import torch
 
+from trainer_backend.engine.optimizer_fit import check_fit
 from trainer_backend.errors import GradaccError, UsageError
 from trainer_backend.optimizer_table import OPTIMIZERS, OptimizerRow, keywords
 
@@ -174,7 +175,7 @@ def _flat(entries: dict[str, Any]) -> dict[str, Any]:
 def load_optimizer_state(
     optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor], plain: dict[str, Any]
 ) -> None:
-    """Undo `optimizer_state`. Raises `GradaccError` when the groups do not fit."""
+    """Undo `optimizer_state`. Raises `GradaccError` when the groups do not fit, ValueError for damage."""
     state: dict[int, dict[str, Any]] = {}
     groups = [
         {key: tuple(value) if isinstance(value, list) and key != "params" else value  # JSON has no tuples
@@ -187,6 +188,7 @@ def load_optimizer_state(
             groups[int(index)][key] = value
         else:
             state.setdefault(int(index), {})[key] = value
+    check_fit(optimizer, state, groups)
     try:
         optimizer.load_state_dict({"state": state, "param_groups": groups})
     except ValueError as error:

@@ -13,7 +13,6 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final, TextIO
 
 import msgspec
@@ -34,6 +33,7 @@ from trainer_backend.preflight.findings import (
     as_object,
     encode_check,
 )
+from trainer_backend.private_files import expanded
 
 ROWS_SHOWN: Final = 8
 """In a terminal."""
@@ -113,7 +113,7 @@ def _fail(message: str, options: argparse.Namespace, out: TextIO) -> None:
 def _checked(options: argparse.Namespace, out: TextIO) -> int:
     from trainer_backend.recipe import load_recipe  # noqa: PLC0415 - `--help` pays for none of it
 
-    path = Path(options.recipe).expanduser()
+    path = expanded(options.recipe)
     recipe = load_recipe(path / "recipe.toml" if path.is_dir() else path)
 
     def tell(message: AnyCheckMessage) -> None:

@@ -15,7 +15,9 @@ from typing import Final
 MIG_PREFIX: Final = "MIG-"
 GPU_PREFIX: Final = "GPU-"
 
-_ORDINAL: Final = re.compile(r"\s*([+-]?\d+)")
+_ORDINAL: Final = re.compile(r"\s*([+-]?)0*([0-9]+)", re.ASCII)
+_DIGITS: Final = 9
+"""An ordinal of more is no device's, and one of thousands is no number to Python."""
 
 
 def visible_devices(variable: str | None, uuids: Sequence[str]) -> list[int | str]:
@@ -42,12 +44,15 @@ def _by_ordinal(variable: str, count: int) -> list[int | str]:
     found: list[int | str] = []
     for entry in variable.split(","):
         # As C's strtol reads it: "1abc" is 1, a blank is no number.
-        number = _ORDINAL.match(entry)
-        if number is None or not 0 <= int(number[1]) < count:
+        match = _ORDINAL.match(entry)
+        if match is None or len(match[2]) > _DIGITS:
             break
-        if int(number[1]) in found:
+        number = int(match[1] + match[2])
+        if not 0 <= number < count:
+            break
+        if number in found:
             return []
-        found.append(int(number[1]))
+        found.append(number)
     return found
 
 

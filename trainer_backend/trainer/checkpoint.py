@@ -140,8 +140,12 @@ def read(path: Path) -> Saved:
     _compare(path)
     state = read_state(path)
     model = _load(path / MODEL)
-    for name, same_as in state["aliases"].items():
-        model[name] = model[same_as]
+    try:
+        aliases = msgspec.convert(state.get("aliases"), dict[str, str])
+        model |= {name: model[same_as] for name, same_as in aliases.items()}
+    except (msgspec.ValidationError, KeyError) as error:
+        message = f"The checkpoint {path.name} is damaged: its {STATE} names no tensors of {MODEL} ({error})."
+        raise CheckpointError(message) from error
     return Saved(model, _load(path / TRAINING), state)
 
 

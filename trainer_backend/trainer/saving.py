@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import torch
@@ -15,6 +15,12 @@ from trainer_backend.engine import Accumulator, load_optimizer_state, optimizer_
 from trainer_backend.errors import GradaccError
 from trainer_backend.settings import Settings
 from trainer_backend.trainer.checkpoint import CheckpointError, CheckpointMisfitError, Saved
+
+_MISSHAPEN: Final = (
+    LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError,
+    msgspec.ValidationError,
+)  # fmt: skip
+"""What libraries raise for a state of another shape than they wrote."""
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -82,13 +88,13 @@ def put_back(accumulator: Accumulator, saved: Saved) -> Standing:
     Nothing is changed then that a later `put_back` of a good checkpoint does not set.
     """
     check_fit(accumulator.model, saved.model)
-    accumulator.model.load_state_dict(saved.model | saved.state.get("model_extra", {}))
     parts: dict[str, dict[str, torch.Tensor]] = {"engine": {}, "optimizer": {}, "generator": {}, "own": {}}
     for name, tensor in saved.training.items():
         kind, _, rest = name.partition(".")
         parts.setdefault(kind, {})[rest] = tensor
     state = saved.state
     try:
+        accumulator.model.load_state_dict(saved.model | state.get("model_extra", {}))
         load_optimizer_state(accumulator.optimizer, parts["optimizer"], state["optimizer"])
         accumulator.load_state_dict(parts["engine"], state["engine"])
         _restore_generators(parts["generator"], state, accumulator.device)
@@ -96,8 +102,9 @@ def put_back(accumulator: Accumulator, saved: Saved) -> Standing:
             if own.path in parts["own"]:  # a checkpoint of an older version has none
                 own.unpack(parts["own"][own.path])
         return msgspec.convert(state["standing"], Standing)
-    except (KeyError, TypeError, ValueError, RuntimeError, msgspec.ValidationError) as error:
-        message = f"The checkpoint of step {state.get('step')} does not fit this run: {error}."
+    except _MISSHAPEN as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        message = f"The checkpoint of step {state.get('step')} does not fit this run: {why}."
         raise CheckpointError(message) from error
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, TextIO
 import msgspec
 
 from trainer_backend.errors import GradaccError, UsageError
+from trainer_backend.private_files import expanded
 from trainer_backend.published import beside_own, lines
 from trainer_backend.verify import sentences
 from trainer_backend.verify.html import save
@@ -142,7 +143,7 @@ def _made(options: argparse.Namespace, out: Out) -> int:
     try:
         for path in options.report:
             _check_target(Path(path))
-        recipe = _recipe(Path(options.recipe).expanduser())
+        recipe = _recipe(expanded(options.recipe))
         report = make(recipe, options, out)
         for path in options.report:
             save(report, Path(path))
@@ -221,7 +222,7 @@ def _own_steps(steps: int) -> tuple[int, ...]:
 
 def _check_target(path: Path) -> None:
     """Refuse a report's place before a minute is spent."""
-    folder = path.expanduser().absolute().parent
+    folder = expanded(path).absolute().parent
     if not folder.is_dir():
         message = f"--report {path}: there is no folder {folder}. Make it, or choose another."
         raise UsageError(message)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from trainer_backend.errors import UsageError
+from trainer_backend.private_files import expanded
 from trainer_backend.verify import sentences
 from trainer_backend.verify.report import Comparison, VerifyReport, encode
 
@@ -192,7 +193,7 @@ def save(report: VerifyReport, path: Path, tr: sentences.Translate = sentences.e
     is_json = path.suffix.lower() == ".json"
     content = encode(report) + b"\n" if is_json else page(report, tr).encode("utf-8")
     try:
-        path.expanduser().write_bytes(content)
+        expanded(path).write_bytes(content)
     except OSError as error:
         message = f"The certificate cannot be saved as {path}: {error.strerror}. Choose another place."
         raise UsageError(message) from error
