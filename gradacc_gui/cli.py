@@ -67,7 +67,11 @@ def _go_on_with_queue() -> None:
     from trainer_backend.private_files import home  # noqa: PLC0415 - `--help` needs none of it
 
     folder = home() / "queue"
-    if any(any((folder / name).glob("*.json")) for name in ("waiting", "running")):
+    try:
+        waits = any(any((folder / name).glob("*.json")) for name in ("waiting", "running"))
+    except (OSError, ValueError):  # no home that could be one; whoever needs it says so
+        return
+    if waits:
         from gradacc_gui.queueing.runner import ensure_runner, leave_runners  # noqa: PLC0415 - likewise
 
         try:

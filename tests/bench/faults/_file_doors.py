@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from gradacc_gui.importing import import_config
+from gradacc_gui.importing.programs import import_config
 from tests.bench.faults._mutations import ODD_TEXTS, bytes_of, plain_of, text_of
 from tests.bench.faults._trying import Attempt
 from tests.support.trainers import ROOT

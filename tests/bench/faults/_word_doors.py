@@ -48,7 +48,9 @@ _LINES: Final = (
     "export RUN --format csv",
     "export RUN --format parquet --output OUT", "verify RECIPE --steps WORD --samples NUMBER",
     "check RECIPE --json",
-    "doctor --python WORD --json", "new task OUT", "import FILE --output OUT --force",
+    "doctor --python WORD --json", "new task OUT", "queue list", "queue add RECIPE", "queue remove RUN",
+    "queue move RUN NUMBER",
+    "queue pause", "queue resume", "import FILE --output OUT --force",
     "import FILE --json", "--version", "",
 )  # fmt: skip
 _TRAINER_LINES: Final = (
@@ -59,10 +61,9 @@ _TRAINER_LINES: Final = (
 )
 _NUMBERS: Final = ("0", "1", "-1", "3", "nan", "inf", "-inf", "1e9", "0.01", "9" * 5_000, "1_0", "x", "")
 _NAMES: Final = (
-    "GRADACC_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "WORLD_SIZE", "RANK", "SLURM_NTASKS", "COLUMNS",
-    "LINES",
-    "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "HOME", "XDG_DATA_HOME", "TERM", "NO_COLOR", "FORCE_COLOR",
-    "PYTHONPATH", "VIRTUAL_ENV", "HF_HUB_OFFLINE", "QT_X", "TMPDIR", "HOSTNAME",
+    "GRADACC_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "WORLD_SIZE", "RANK", "SLURM_NTASKS",
+    "COLUMNS", "LINES", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "HOME", "XDG_DATA_HOME", "TERM",
+    "NO_COLOR", "FORCE_COLOR", "PYTHONPATH", "VIRTUAL_ENV", "HF_HUB_OFFLINE", "QT_X", "TMPDIR", "HOSTNAME",
 )  # fmt: skip
 _UUIDS: Final = ("GPU-aaaa-1", "GPU-aaab-2", "GPU-b")
 
