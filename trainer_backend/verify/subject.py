@@ -97,6 +97,7 @@ class Subject:
         made = self._copy()
         if precision == "fp64":
             made = made.double()
+            _take_experts_one_by_one(made)
         made = made.to(self.place(precision))
         if freeze_batch_norm:
             for name in self.batch_norms():
@@ -294,3 +295,12 @@ def check_finite(value: float | None, what: str) -> None:
     if value is not None and not math.isfinite(value):
         message = f"{what} is {value} for the samples taken: look at the data or the loss before certifying."
         raise GradaccError(message)
+
+
+def _take_experts_one_by_one(model: torch.nn.Module) -> None:
+    """The library's kernels that take all experts at once know no fp64; a loop over them does, alike."""
+    for module in model.modules():
+        switch = getattr(module, "set_experts_implementation", None)
+        chosen = getattr(getattr(module, "config", None), "_experts_implementation", None)
+        if callable(switch) and chosen not in (None, "eager"):
+            switch("eager")

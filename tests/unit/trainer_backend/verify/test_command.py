@@ -292,6 +292,23 @@ def test_the_loss_in_chunks_is_held_against_its_definition(
     assert report.verdict == verdict
 
 
+def test_a_mixture_of_experts_is_certified_in_fp64(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In fp32 a router's small auxiliary loss, which belongs to the micro-batch, would pass for equal."""
+    write_model(tmp_path / "model", "mixtral")
+    records = [{"prompt": "this is", "completion": " a text" * (1 + place % 3)} for place in range(9)]
+    write_json_lines(tmp_path / "data.jsonl", records)
+    path = tmp_path / "tuned.toml"
+    path.write_text(TUNED, "utf-8")
+    main([str(path), "--json", "--samples", "4", "--steps", "2"])
+    report = lines(capsys)[-1]
+    assert isinstance(report, VerifyReport)
+    assert report.reference == "fp64"
+    assert report.verdict == "per-micro-batch"
+    assert [entry.where for entry in report.culprits] == [("auxiliary",)]
+
+
 def test_a_slow_recipe_takes_as_many_samples_as_end_in_a_minute_and_says_so(
     recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
