@@ -56,15 +56,6 @@ def test_a_run_whose_disk_fails_goes_on_or_ends_with_a_sentence() -> None:
     )
 
 
-@pytest.mark.campaign
-@pytest.mark.timeout(1200)
-def test_no_hostile_input_is_a_traceback_or_hangs() -> None:
-    """Recipes, commands, journals, checkpoints, imports, command lines, environments."""
-    found = campaign("fuzz", 20)
-    assert sum(found["fuzz"].values()) > 10_000
-    assert (found["tracebacks"], found["hangs"]) == (0, 0)
-
-
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
 def test_a_disk_that_takes_no_folder_is_told_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch, error: int
