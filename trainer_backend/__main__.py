@@ -102,7 +102,7 @@ def _run(options: argparse.Namespace) -> int:
     from trainer_backend.run_directory import RunDirectory, find_run  # noqa: PLC0415
     from trainer_backend.trainer.attempt import run_attempt  # noqa: PLC0415
     from trainer_backend.trainer.lifecycle import print_line  # noqa: PLC0415
-    from trainer_backend.wholeness import check_whole  # noqa: PLC0415
+    from trainer_backend.wholeness import check_trainable  # noqa: PLC0415
 
     place = torchrun.place_of(os.environ)
     if place is not None and not place.leads:
@@ -117,7 +117,7 @@ def _run(options: argparse.Namespace) -> int:
     else:
         run = RunDirectory(path) if is_folder(path) else find_run(target)
         run.check()
-        check_whole(run)  # before the recipe is written over
+        check_trainable(run)  # before the recipe is written over
         recipe = recipes.with_settings(run.recipe(), settings, str(run.recipe_path))
         if settings:
             with run.locked():  # not under a trainer that is alive

@@ -45,6 +45,17 @@ def check_whole(run: RunDirectory) -> None:
         raise RunDirectoryError(message)
 
 
+def check_trainable(run: RunDirectory) -> None:
+    """Raise RunDirectoryError where no trainer may start here: a mirror, or a run that is not whole."""
+    if (origin := run.mirrored()) is not None:
+        message = (
+            f"{run.path} mirrors a run of {origin.host}, so no trainer starts in it."
+            f" gradacc resume {origin.address} goes on with it there."
+        )
+        raise RunDirectoryError(message)
+    check_whole(run)
+
+
 def _remedy(run: RunDirectory) -> str:
     return (
         "Copy it again, with run.sqlite-wal where there is one. If they are lost:"

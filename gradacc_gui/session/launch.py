@@ -37,7 +37,7 @@ from trainer_backend.private_files import private_opener
 from trainer_backend.recipe import Recipe, RecipeError, default_name, recipe_for_run
 from trainer_backend.regular_files import open_regular
 from trainer_backend.run_directory import RunDirectory
-from trainer_backend.wholeness import check_whole
+from trainer_backend.wholeness import check_trainable
 
 TAIL_BYTES: Final = 16 * 1024
 TAIL_LINES: Final = 20
@@ -122,7 +122,7 @@ def start(
     copied, or nothing can be written.
     """
     run.check()
-    check_whole(run)
+    check_trainable(run)
     if from_step is not None:
         run.check_checkpoint(from_step)
     waiting = installs(interpreter)

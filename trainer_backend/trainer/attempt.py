@@ -44,7 +44,7 @@ from trainer_backend.trainer.provenance import Commit
 from trainer_backend.trainer.ranked_steering import RankedSteering
 from trainer_backend.trainer.steering import Steering
 from trainer_backend.watching.notifier import Notifier
-from trainer_backend.wholeness import check_whole
+from trainer_backend.wholeness import check_trainable
 
 if TYPE_CHECKING:
     from trainer_backend.trainer.training import Training
@@ -84,7 +84,7 @@ def run_attempt(
         stale = Inbox(run.inbox_path).names()
     with run.locked(wait_s=0.0 if place is None else DYING_S) as lock:
         _mend(run)
-        check_whole(run)
+        check_trainable(run)
         _make_folders(run)
         before = _before(run)
         if place is not None:

@@ -22,11 +22,13 @@ from gradacc_gui.session.runs import delete_run, summarise
 from gradacc_gui.store import RunStore
 from tests.support.fake_runs import Plan, continue_run, new_run, write_run
 from tests.support.far_machine import FarMachine, stand_in_machine
+from trainer_backend.errors import RunDirectoryError
 from trainer_backend.inbox import Inbox
 from trainer_backend.journal import JournalWriter
 from trainer_backend.protocol import CommandAccepted, MeasurementsLost, Pause
 from trainer_backend.run_directory import RunDirectory, all_mirrors, all_runs, find_run
 from trainer_backend.run_facts import RunState
+from trainer_backend.wholeness import check_trainable
 
 PATIENCE_S = 60.0
 
@@ -109,6 +111,18 @@ def test_a_mirror_is_a_run_by_its_address(machine: FarMachine) -> None:
     delete_run(mirror)
     assert not mirror.path.exists()
     assert run.journal_path.exists()
+
+
+def test_no_trainer_starts_in_a_mirror(machine: FarMachine) -> None:
+    """Neither the window's Resume nor the trainer's own command line; where it can be resumed is said."""
+    run = write_run(machine.runs, Plan(steps=5, end="stopped"))
+    with linked(machine, run.id) as link:
+        mirror = until(link, lambda: link.has_heard_all)
+    before = everything(mirror)
+    with pytest.raises(RunDirectoryError, match=f"gradacc resume {machine.host}:{run.id}"):
+        check_trainable(mirror)
+    assert everything(mirror) == before
+    check_trainable(run)
 
 
 def test_commands_go_through_and_their_answers_come_back(machine: FarMachine) -> None:
