@@ -55,7 +55,13 @@ def start_or_fork(command: Sequence[str], **options: Any) -> DetachedProcess | f
     if env is None or not hasattr(log, "fileno") or not fork_server.can_fork(command, env):
         return DetachedProcess(command, **options)
     detached = bool(options.get("start_new_session"))
-    return fork_server.start(command, cwd=options["cwd"], env=env, log=log, detached=detached)
+    forked = fork_server.start(command, cwd=options["cwd"], env=env, log=log, detached=detached)
+    _forked.append(forked)
+    return forked
+
+
+_forked: list[fork_server.ForkedTrainer] = []
+"""Those of the test that runs."""
 
 
 @pytest.fixture
@@ -94,6 +100,12 @@ def make_window(
 def end_all_runs() -> None:
     """End what windows started and, as is right, left running; and reap it."""
     ours = [child for child in psutil.Process().children() if _is_trainer(child)]  # those started cold
+    # All of them before any is waited for: one that came too late for the run's lock, as after clicks in two
+    # windows, would take it from the one that is killed, and go on.
+    for trainer in _forked:
+        trainer.kill()
+    while _forked:
+        _forked.pop().wait(PATIENCE_MS / 1000)
     for run in all_runs():
         if run.is_alive() and (pid := run.pid()) is not None:
             os.kill(pid, signal.SIGKILL)
